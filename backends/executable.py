@@ -37,7 +37,7 @@ class Executable(ABC):
 
     `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays are C-contiguous,
     of the specs' dtype and shape, and stay in place until the next `bind`. Where a spec leaves dimensions free, each
-    `bind` may give inputs of another size. The runtime allocates an output given as None (its shape is known only at run
+    `bind` may give inputs of another size, also the same array in another shape. The runtime allocates an output given as None (its shape is known only at run
     time, or its array shall be a new one) at each run. In `results` a bound output is that very array. A call raises where
     an output comes in another shape than its array has.
     """

@@ -13,8 +13,8 @@ from collage.cost_db.plain_text import plain_json
 from collage.metrics.names import is_function, parse_metric
 from collage.objective import GOALS, canonical, weights_of
 from collage.partitioner.errors import BadInputError
+from collage.seen_shape import MOST_REQUESTS, STRICT, Name, Seen, Size, counted_requests
 from collage.shapes.dim_text import LONGEST_TEXT, MOST_SIZE, read_dim
-from collage.shapes.seen import MOST_SEEN, seen_entry
 
 if TYPE_CHECKING:
     from collage.partitioner.search.constraints import Constraints
@@ -75,9 +75,7 @@ def _target(text: str) -> str:
     return text
 
 
-_Strict = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 _Placement = Annotated[str, Field(min_length=3, max_length=1000), AfterValidator(_placement)]
-_Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def _dim(said: Any) -> Any:
@@ -85,41 +83,18 @@ def _dim(said: Any) -> Any:
     return said
 
 
-def _seen(entry: Any) -> Any:
-    if isinstance(entry, SeenShape):
-        return entry
-    return {key: value for key, value in seen_entry(entry)._asdict().items() if value is not None}
-
-
-_Size = Annotated[int, Field(ge=0, le=MOST_SIZE)]
 _Dim = Annotated[
-    _Size | Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)], BeforeValidator(_dim)
+    Size | Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)], BeforeValidator(_dim)
 ]
-_Sizes = Annotated[
-    Mapping[_Name, _Size | Annotated[tuple[_Size, ...], Field(max_length=64)]],
-    Field(min_length=1, max_length=1000),
-]
-
-
-class SeenShape(pydantic.BaseModel):
-    """A shape seen in production."""
-
-    model_config = _Strict
-
-    sizes: _Sizes = Field(description="Shapes of inputs, or sizes of dimensions, by name.")
-    weight: float = Field(default=1.0, gt=0, description="How often it was seen.")
-    repeated: float | None = Field(
-        default=None, ge=0, le=1, description="Share of requests whose shape had come lately."
-    )
 
 
 class PlanPartition(pydantic.BaseModel):
     """A partition of a plan: nodes that one target runs."""
 
-    model_config = _Strict
+    model_config = STRICT
 
     target: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_target)]
-    nodes: tuple[_Name, ...] = Field(min_length=1, description="Names of its nodes.")
+    nodes: tuple[Name, ...] = Field(min_length=1, description="Names of its nodes.")
     latency_us: float | None = Field(default=None, ge=0, description="What was measured.")
     numbers: str = Field(default="", max_length=1000, description="Its arithmetic.")
     prepared: str = Field(default="", max_length=1000, description="Who rewrote its nodes.")
@@ -128,7 +103,7 @@ class PlanPartition(pydantic.BaseModel):
 class PlanInstances(pydantic.BaseModel):
     """How many requests a plan was tuned to run at once."""
 
-    model_config = _Strict
+    model_config = STRICT
 
     count: int = Field(ge=1, le=1024, description="Requests at once.")
     threads: int = Field(ge=1, le=1024, description="Threads of each.")
@@ -142,7 +117,7 @@ class PlanInstances(pydantic.BaseModel):
 class GivenPlan(pydantic.BaseModel):
     """A plan for one model, as `GET /v1/jobs/{job_id}/plan` answers and artifacts hold it."""
 
-    model_config = _Strict
+    model_config = STRICT
 
     format: Literal[1]
     model_sha256: str = Field(
@@ -152,7 +127,7 @@ class GivenPlan(pydantic.BaseModel):
     partitions: tuple[PlanPartition, ...] = Field(
         min_length=1, max_length=100_000, description="In execution order."
     )
-    versions: Mapping[_Name, Annotated[str, Field(max_length=1000)]] = Field(
+    versions: Mapping[Name, Annotated[str, Field(max_length=1000)]] = Field(
         default={}, description="Of the runtimes that the plan was measured with."
     )
     lanes: int = Field(default=1, ge=1, le=64, description="Partitions that may run at once.")
@@ -168,7 +143,7 @@ class GivenPlan(pydantic.BaseModel):
 class TuneOptions(pydantic.BaseModel):
     """Options of one tuning run: the one place of their names, defaults, limits and descriptions."""
 
-    model_config = _Strict
+    model_config = STRICT
 
     tolerance: float = Field(
         default=1e-3,
@@ -195,14 +170,14 @@ class TuneOptions(pydantic.BaseModel):
         default=None, description="The smallest value of what evaluate gives that passes."
     )
     at_most: float | None = Field(default=None, description="The largest.")
-    dims: Mapping[_Name, _Dim] = Field(
+    dims: Mapping[Name, _Dim] = Field(
         default={},
         max_length=1000,
         description="Sizes of a free dimension, as batch=1, length=16,64 or length=1..512.",
     )
-    shapes: tuple[Annotated[SeenShape, BeforeValidator(_seen, SeenShape | _Sizes)], ...] = Field(
+    shapes: tuple[Seen, ...] = Field(
         default=(),
-        max_length=MOST_SEEN,
+        max_length=MOST_REQUESTS,
         description="Shapes seen in production; in a file one JSON line each.",
     )
     objective: Objective = Field(
@@ -222,7 +197,7 @@ class TuneOptions(pydantic.BaseModel):
         le=_HOUR_MS,
         description="With memory: bound on the median time of a request, in milliseconds.",
     )
-    pad_masks: Mapping[_Name, _Name] = Field(
+    pad_masks: Mapping[Name, Name] = Field(
         default={},
         max_length=100,
         description="Padding along a dimension that an input masks out where it is 0, as length=attention_mask.",
@@ -271,6 +246,11 @@ class TuneOptions(pydantic.BaseModel):
     wait_for_worker_s: float = Field(
         default=0.0, ge=0, le=_WEEK_S, description="Seconds to wait for a worker that has all targets."
     )
+
+    @pydantic.field_validator("shapes", mode="before")
+    @classmethod
+    def _counted_requests(cls, entries: Any) -> Any:
+        return counted_requests(entries)
 
     @pydantic.field_validator("evaluate")
     @classmethod

@@ -70,6 +70,7 @@ class OnnxRuntimeExecutable(Executable):
         self._names = [spec.name for spec in model.outputs]
         self._feed: dict[str, Array] = {}
         self._inputs: tuple[Array, ...] = ()
+        self._shapes: tuple[tuple[int, ...], ...] = ()  # as bound; an array may be reshaped in place
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
         self._results: tuple[Array, ...] = ()
@@ -77,10 +78,12 @@ class OnnxRuntimeExecutable(Executable):
         self._kept: Kept = {}
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
-        before, self._inputs = self._inputs, tuple(inputs)
+        before = [*zip(self._inputs, self._shapes, strict=True)]
+        self._inputs = tuple(inputs)
+        self._shapes = tuple([array.shape for array in inputs])
         if self._binding is not None and _same(outputs, self._bound):
-            for spec, old, new in zip(self._model.inputs, before, inputs, strict=True):
-                if new is not old:
+            for spec, (old, shape), new in zip(self._model.inputs, before, inputs, strict=True):
+                if new is not old or new.shape != shape:
                     value = _value(new, self._kept, ("in", spec.name))
                     self._binding.bind_ortvalue_input(spec.name, value)
             return
@@ -170,7 +173,8 @@ class OnnxRuntimeExecutable(Executable):
 
     def close(self) -> None:
         self._session = self._binding = self._on_device = None
-        self._kept, self._feed, self._inputs, self._bound, self._results = {}, {}, (), (), ()
+        self._kept, self._feed = {}, {}
+        self._inputs, self._shapes, self._bound, self._results = (), (), (), ()
 
     def _bound_to(
         self, session: Any, inputs: Sequence[Array], outputs: Sequence[Array | None], kept: Kept

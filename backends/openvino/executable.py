@@ -96,7 +96,11 @@ class OpenVinoExecutable(Executable):
             port = self._ports[i]
             if port is None:
                 continue
-            kept = before is not None and before.inputs[i] is array
+            kept = (
+                before is not None
+                and before.inputs[i] is array
+                and before.shapes[i] == array.shape  # else it was reshaped in place
+            )
             tensors["in", port] = before.tensors["in", port] if before and kept else _tensor(array)
         for i, output in enumerate(outputs):
             if output is None:
@@ -109,7 +113,8 @@ class OpenVinoExecutable(Executable):
             elif output.ndim and self._compiled.output(i).partial_shape.is_dynamic:
                 checked.append((tensor, (0,) * output.ndim, ov().Shape(output.shape)))
         own = [i for i, output in enumerate(outputs) if output is None]
-        return _Bound(tuple(inputs), tuple(outputs), tensors, own, checked, copies)
+        shapes = tuple([array.shape for array in inputs])
+        return _Bound(tuple(inputs), shapes, tuple(outputs), tensors, own, checked, copies)
 
     def _infer(self, bound: _Bound) -> None:
         """Compute once into the tensors of a binding."""
@@ -208,6 +213,7 @@ class _Bound:
     """Arrays, and the tensors on their memory.
 
     Args:
+        shapes: of the inputs when they were bound.
         tensors: by direction and port.
         own: the outputs without an array.
         checked: tensors of free shape, each with an empty shape and the one that it must have after a call.
@@ -215,6 +221,7 @@ class _Bound:
     """
 
     inputs: tuple[Array, ...]
+    shapes: tuple[tuple[int, ...], ...]
     outputs: tuple[Array | None, ...]
     tensors: Mapping[tuple[str, int], Any]
     own: Sequence[int]

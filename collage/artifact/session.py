@@ -364,17 +364,17 @@ def load(
     Args:
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for its share of the cores given to this process.
-        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
-            none.
+        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for none.
         instances: how many requests run at once; "auto" for what the artifact was tuned for, or one.
         outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
-        most_copies: how many partitions may stay compiled for one shape each, which takes memory; 0 for none,
-            None for what the artifact says.
+        most_copies: so many partitions may stay compiled for one shape each; None for what the artifact says.
 
     Raises:
-        BadInputError: the file is not an artifact, or so many instances do not fit the cores.
+        BadInputError: the file is not an artifact, `outside` is neither, or so many instances do not fit the cores.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
+    if outside not in ("refuse", "run"):
+        raise BadInputError(f'outside must be "refuse" or "run", not {outside!r}')
     cache = default_cache_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
     folder = usable_folder(cache)
     if folder is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +23,8 @@ from collage.backends.machine.resident_memory import give_back
 from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
-from collage.runtime.compiled import CompiledRegions, CompileError
+from collage.runtime.by_shape import ByShape, Part, PartedPlan
+from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.requests import Requests
 from collage.shapes.classes import TreatedPlan, sizes_of_arrays, specs_at
 from collage.shapes.padding import Padding
@@ -59,6 +59,11 @@ class _Padded:
     size: int = 0
     bucket: int = 0
 
+    @property
+    def is_longer(self) -> bool:
+        """Whether padding was added."""
+        return self.size < self.bucket
+
     def cut(self, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs without what was padded."""
         return dict(made) if self.padding is None else self.padding.cut(made, self.size, self.bucket)
@@ -66,10 +71,16 @@ class _Padded:
 
 @dataclass(frozen=True)
 class _Instance:
-    """What one request at a time uses, and how often shapes have come to it."""
+    """What one request at a time uses.
+
+    Args:
+        seen: how often shapes have come to it.
+        compared: hot plans, with the shapes at which their padding was compared with the plan for every shape.
+    """
 
     by_shape: ByShape
-    seen: Counter[tuple[int, ...]]
+    seen: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    compared: set[tuple[PartedPlan, tuple[int, ...]]] = field(default_factory=set)
 
 
 class ShapedSession(Session):
@@ -133,18 +144,17 @@ class ShapedSession(Session):
         self.not_hot: dict[tuple[int, ...], str] = {}
         self._tolerance: dict[str, float] = {}
         self._compiling = threading.Lock()
-        made = [name for name in self._names if name not in self._constants]
+        self._made = [name for name in self._names if name not in self._constants]
         self._served = [
             _Instance(
                 ByShape(
                     compiled,
                     self.inputs,
-                    made,
+                    self._made,
                     self.shapes.data_dependent,
                     most_copies=most,
                     instance=number,
-                ),
-                Counter(),
+                )
             )
             for number in range(self.instances)
         ]
@@ -224,7 +234,7 @@ class ShapedSession(Session):
     def _computed(
         self, instance: _Instance, feed: Mapping[str, np.ndarray], names: Sequence[str]
     ) -> dict[str, np.ndarray]:
-        """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
+        """These outputs, or all, by the plan of the class, or by its hot plan where this shape has come often."""
         sizes = self._sizes(feed)
         chosen = self._classes[self.shapes.class_of(sizes)]
         by_shape, seen = instance.by_shape, instance.seen
@@ -233,32 +243,46 @@ class ShapedSession(Session):
             return by_shape.run(chosen.plan, feed, names)
         key = padded.key
         if by_shape.knows(chosen.hot, padded.feed):
-            return padded.cut(by_shape.run(chosen.hot, padded.feed, names))
-        made = by_shape.run(chosen.plan, feed, names)
+            if not padded.is_longer or (chosen.hot, key) in instance.compared:
+                return padded.cut(by_shape.run(chosen.hot, padded.feed, names))
+            # It was compiled at a request that needed no padding.
+            return self._compared(instance, chosen, padded, feed)
         seen[key] += 1
+        comes_often = seen[key] >= chosen.hot_from
         if len(seen) > _MOST_COUNTED:
             kept = seen.most_common(_MOST_COUNTED // 2)
             seen.clear()
             seen.update(dict(kept))
-        if seen[key] >= chosen.hot_from:
-            # What is evicted later must come as often again.
-            del seen[key]
-            with self._compiling:
-                self._compile_alone(by_shape, chosen.hot, padded, made)
+        if not comes_often:
+            return by_shape.run(chosen.plan, feed, names)
+        # What is evicted later must come as often again.
+        del seen[key]
+        return self._compared(instance, chosen, padded, feed)
+
+    def _compared(
+        self, instance: _Instance, chosen: _Class, padded: _Padded, feed: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """All outputs by the plan for every shape, with which the hot plan is compared; that is compiled if need be."""
+        assert chosen.hot is not None
+        made = instance.by_shape.run(chosen.plan, feed, self._made)
+        with self._compiling:
+            self._compare(instance, chosen.hot, padded, made)
         return made
 
-    def _compile_alone(
+    def _compare(
         self,
-        by_shape: ByShape,
+        instance: _Instance,
         hot: PartedPlan,
         padded: _Padded,
         made: Mapping[str, np.ndarray],
     ) -> None:
-        """Compile a hot plan for one shape, and compare it with what the plan for every shape made."""
+        by_shape, compared = instance.by_shape, instance.compared
+        compared.discard((hot, padded.key))
         try:
-            others = padded.cut(by_shape.run(hot, padded.feed, list(made)))
-        except (CompileError, ShapeError) as error:
-            self.not_hot[padded.key] = str(error)
+            others = padded.cut(by_shape.run(hot, padded.feed, self._made))
+        except Exception as error:  # the request has its answer, whatever fails here
+            self.not_hot[padded.key] = in_short(error)
+            by_shape.forget(hot, padded.feed)
             return
         for name, value in made.items():
             off = ValueDigest.of(value).error_of(others[name])
@@ -269,6 +293,10 @@ class ShapedSession(Session):
                 )
                 by_shape.forget(hot, padded.feed)
                 return
+        if padded.is_longer:
+            if len(compared) >= _MOST_COUNTED:
+                compared.clear()
+            compared.add((hot, padded.key))
 
     def _sizes(self, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
         """The size of each free dimension.

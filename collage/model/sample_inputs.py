@@ -39,7 +39,7 @@ def read_samples(
                 groups: dict[str, dict[str, np.ndarray]] = {}
                 for name in names:
                     group, own = in_group(name, wanted)
-                    groups.setdefault(group, {})[own or name] = _text_as_objects(stored[name])
+                    groups.setdefault(group, {})[own or name] = _as_models_have_it(stored[name])
         except (OSError, ValueError) as error:
             raise BadInputError(f"inputs file {str(file)!r} cannot be read as .npz: {error}") from None
         for group, arrays in (groups or {"": {}}).items():
@@ -68,9 +68,11 @@ def _separate(
     return [{name: np.asarray(array[i]) for name, array in arrays.items()} for i in range(count)]
 
 
-def _text_as_objects(array: np.ndarray) -> np.ndarray:
-    """Text as models have it; .npz files without pickle hold it as characters of one width."""
-    return array.astype(object) if array.dtype.kind == "U" else array
+def _as_models_have_it(array: np.ndarray) -> np.ndarray:
+    """Text as objects, which .npz files hold as characters of one width; numbers in the machine's byte order."""
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _sample_count(array: np.ndarray, spec: TensorSpec) -> int | None:

@@ -29,7 +29,7 @@ from collage.partitioner.emit.fixed_copy import write_fixed
 from collage.partitioner.errors import CollageError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.compiled import CompiledRegions, in_short
+from collage.runtime.compiled import CompiledRegions, CompileError, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.step import Step
 from collage.shapes.classes import Treatment
@@ -275,9 +275,15 @@ class ByShape:
         name = f"shape-{self._instance}-{self._made}"
         self._made += 1
         copies.append((name, part.target))
-        with fixed(part.model, [array.shape for array in given]) as model:
-            # Not kept on disk: there may be as many shapes as requests.
-            return self._compiled.get(name, model, part.target, lasting=False)
+        try:
+            with fixed(part.model, [array.shape for array in given]) as model:
+                # Not kept on disk: there may be as many shapes as requests.
+                return self._compiled.get(name, model, part.target, lasting=False)
+        except OSError as error:
+            raise CompileError(
+                f"a partition cannot be compiled for another shape on {part.target}: {error}; make room on the "
+                "disk if it is full, else load the artifact again"
+            ) from error
 
     def _seen(
         self, specs: Sequence[TensorSpec], values: Mapping[str, np.ndarray]

@@ -67,9 +67,10 @@ class CompiledRegions:
                     compiling = context if lasting else replace(context, cache_dir=None)
                     self._made[key] = backend.compile(prepared, target, compiling)
                     self._folders[key] = folder
-            except CollageError:
-                raise
-            except Exception as error:
+            except BaseException as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                if isinstance(error, CollageError) or not isinstance(error, Exception):
+                    raise
                 raise CompileError(f"{target} refused partition {name}: {in_short(error)}") from error
         return self._made[key]
 

@@ -71,6 +71,12 @@ class Executor:
         self._fixed = allocate(plan, fixed, block)
         self._fed = [(s.name, self._fixed[s.name]) for s in self._inputs if s.name in self._fixed]
         self._free = tuple(spec.name for spec in self._inputs if spec.name not in self._fixed)
+        # A runtime reads bytes in the machine's order, which the caller's arrays need not have.
+        self._free_types = tuple(
+            None if spec.dtype == "unknown" else np.dtype(spec.dtype)
+            for spec in self._inputs
+            if spec.name not in self._fixed
+        )
         self._device_values = DeviceValues(self._steps, self._inputs, self._outputs, self._fixed)
         # Places pay where a step has no other values; elsewhere it is bound at each run all the same.
         pays = self._free and any(
@@ -116,8 +122,13 @@ class Executor:
             copy()
 
     def _feed_free(self, values: Mapping[str, np.ndarray]) -> None:
-        arrays = [np.asarray(values[name], order="C") for name in self._free]
-        self._key = tuple([array.shape for array in arrays])
+        arrays = [
+            np.asarray(values[name], dtype, order="C")
+            for name, dtype in zip(self._free, self._free_types, strict=True)
+        ]
+        before, self._key = self._key, tuple([array.shape for array in arrays])
+        if self._key != before:  # an array that was reshaped in place is bound again
+            self._bound.clear()
         self._use(self._shapes.find(self._key) or self._open)
         places = self._binding.places
         for name, array in zip(self._free, arrays, strict=True):

@@ -168,6 +168,13 @@ def _listed(parts: list[tuple[int, float | None]]) -> DimSizes:
     if given and len(given) < len(parts):
         missing = next(size for size, weight in parts if weight is None)
         raise ValueError(f"give each size a weight or none; {missing} has none, say {missing}:0.5")
+    if given and len(parts) == 1:
+        (size,), (weight,) = sizes, given
+        looks_like_range = weight.is_integer() and size < weight <= MOST_SIZE
+        instead = f", or {size}..{weight:.0f} for a range" if looks_like_range else ""
+        raise ValueError(
+            f"{size}:{weight:g} is one size with a weight; say {size} for that size alone{instead}"
+        )
     total = math.fsum(given)
     weighted = sorted((size, (weight or 1.0) / (total or len(parts))) for size, weight in parts)
     ordered = tuple(size for size, _ in weighted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from collage.shapes.traffic import Recency
 
 # Of one input or dimension: the shape of an input, or the size of a dimension.
 Size = int | tuple[int, ...]
+_Key = tuple[tuple[str, Size], ...]
 
 MOST_SEEN = MOST_COMPARED
 _LONGEST_LINE = 1 << 20
@@ -75,40 +76,74 @@ def _size(name: object, said: Any) -> Size:
     return sizes if isinstance(said, list | tuple) else sizes[0]
 
 
+def counted(entries: Iterable[SeenEntry]) -> list[SeenEntry]:
+    """The different shapes with how often each was seen; those of a list that was counted stay as they are.
+
+    Args:
+        entries: where none has a weight, they are requests in order, and each shape gets the share of all requests
+            that repeat one.
+
+    Returns:
+        At most `MOST_SEEN`. Of more, those that are seen often stand for the others, and the smallest and largest
+        sizes stay.
+
+    Raises:
+        ValueError: of so many some name other inputs, or inputs of other ranks.
+    """
+    weights: defaultdict[_Key, float] = defaultdict(float)
+    recency, repeated, is_told = Recency(), 0.0, True
+    said: set[float | None] = set()
+    for entry in entries:
+        key = tuple(sorted(entry.sizes.items()))
+        weights[key] += entry.weight
+        came_lately = recency.add(key)
+        repeated += entry.weight * (came_lately if entry.repeated is None else entry.repeated)
+        is_told = is_told and (entry.repeated is not None or entry.weight == 1.0)
+        said.add(entry.repeated)
+    if not weights:
+        return []
+    share: float | None = None
+    if is_told and len(said) == 1 and None not in said:
+        (share,) = said
+    elif is_told:
+        share = repeated / sum(weights.values()) if recency.is_full else 1.0
+    return [SeenEntry(dict(key), weight, share) for key, weight in _few(dict(weights)).items()]
+
+
 def read_shapes(path: Path) -> list[dict[str, Any]]:
     """The different shapes of a file with how often each was seen, as the option `shapes` takes them.
 
     Args:
-        path: a JSON list, or one JSON object a line. Of very many different shapes those that are seen often
-            stand for the others, and the smallest and largest sizes stay. Where no entry has a weight, they are
-            requests in order, and each shape gets the share of all requests that repeat one.
+        path: a JSON list, or one JSON object a line; they are `counted`.
 
     Raises:
         BadInputError: the file cannot be read or holds something else; the message names the line.
     """
-    counted: defaultdict[tuple[tuple[str, Size], ...], float] = defaultdict(float)
-    recency, repeated, is_told = Recency(), 0.0, True
+    where = f"shapes file {str(path)!r}"
     try:
-        for where, entry in _entries(path):
-            try:
-                read = seen_entry(entry)
-            except ValueError as error:
-                raise BadInputError(f"{where}: {error}") from None
-            key = tuple(sorted(read.sizes.items()))
-            counted[key] += read.weight
-            came_lately = recency.add(key)
-            repeated += read.weight * (came_lately if read.repeated is None else read.repeated)
-            is_told = is_told and (read.repeated is not None or read.weight == 1.0)
+        found = counted(_read_entries(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"shapes file {str(path)!r} cannot be read: {error}") from None
-    if not counted:
-        raise BadInputError(f"shapes file {str(path)!r} holds no shape; {_FORM}, one a line")
-    share = repeated / sum(counted.values()) if recency.is_full else 1.0
-    more = {"repeated": share} if is_told else {}
+        raise BadInputError(f"{where} cannot be read: {error}") from None
+    except ValueError as error:
+        raise BadInputError(f"{where}: {error}") from None
+    if not found:
+        raise BadInputError(f"{where} holds no shape; {_FORM}, one a line")
     return [
-        {"sizes": {n: list(s) if isinstance(s, tuple) else s for n, s in key}, "weight": weight, **more}
-        for key, weight in _few(dict(counted)).items()
+        {
+            "sizes": {n: list(s) if isinstance(s, tuple) else s for n, s in entry.sizes.items()},
+            "weight": entry.weight,
+            **({} if entry.repeated is None else {"repeated": entry.repeated}),
+        }
+        for entry in found
     ]
+
+
+def _read_entries(path: Path) -> Iterator[SeenEntry]:
+    for where, entry in _entries(path):
+        try:
+            yield seen_entry(entry)
+        except ValueError as error:
+            raise BadInputError(f"{where}: {error}") from None
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
@@ -136,20 +171,17 @@ def _read(where: str, text: str) -> Any:
         raise BadInputError(f"{where}: this is no JSON ({error}); {_FORM}, one a line") from None
 
 
-def _few(
-    counted: dict[tuple[tuple[str, Size], ...], float],
-) -> dict[tuple[tuple[str, Size], ...], float]:
+def _few(weights: dict[_Key, float]) -> dict[_Key, float]:
     """At most `MOST_SEEN` of them, for each form on its own."""
-    if len(counted) <= MOST_SEEN:
-        return counted
-    forms: dict[tuple[object, ...], list[tuple[tuple[tuple[str, Size], ...], Point]]] = {}
-    for key, weight in counted.items():
+    if len(weights) <= MOST_SEEN:
+        return weights
+    forms: dict[tuple[object, ...], list[tuple[_Key, Point]]] = {}
+    for key, weight in weights.items():
         form = tuple((name, len(size) if isinstance(size, tuple) else None) for name, size in key)
         forms.setdefault(form, []).append((key, (_flat(key), weight)))
     if len(forms) > 1:
-        raise BadInputError(
-            "the shapes file names different inputs, or inputs of different ranks, on different lines; "
-            "name the same ones in each"
+        raise ValueError(
+            "the shapes name different inputs, or inputs of different ranks; name the same ones in each"
         )
     (pairs,) = forms.values()
     by_place = {tuple(point[0].values()): key for key, point in pairs}
@@ -162,7 +194,7 @@ def _few(
     return {by_place[tuple(sizes.values())]: weight for sizes, weight in thinned(points, ends)}
 
 
-def _flat(key: tuple[tuple[str, Size], ...]) -> dict[str, int]:
+def _flat(key: _Key) -> dict[str, int]:
     return {
         f"{name}:{axis}": size
         for name, said in key

@@ -160,7 +160,7 @@ def _settle(
         _check_samples(model, space, said)
         notes: tuple[str, ...] = ()
         try:
-            refusal = refused(model, space.dims, trials.run) if model.places else None
+            refusal = refused(model, space.dims, trials.run, said.seen) if model.places else None
         except OutOfTriesError:
             refusal, notes = (
                 None,

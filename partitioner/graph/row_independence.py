@@ -342,28 +342,21 @@ class _Proof:
         return None
 
     def expand(self, node: NodeInfo) -> list[State] | None:
-        """Expand and ConstantOfShape: equal rows where a size says how many."""
-        given, wanted = (
-            (None, self.state(node, 0))
-            if node.op == "ConstantOfShape"
-            else (
-                self.state(node, 0),
-                self.state(node, 1),
-            )
-        )
+        """Expand and ConstantOfShape: equal rows where a size says how many, and along no other axis."""
+        is_new = node.op == "ConstantOfShape"
+        given = None if is_new else self.state(node, 0)
+        wanted = self.state(node, 0 if is_new else 1)
         shape = self.shape(node.outputs[0])
         if isinstance(given, Sizes) or isinstance(wanted, Rows):
             return None
+        flags = wanted.is_size if wanted is not None else ()
+        axes = [i + len(shape) - len(flags) for i, flag in enumerate(flags) if flag]
         if given is None:
-            assert isinstance(wanted, Sizes), "some input depends on rows"
-            axes = [
-                i + len(shape) - len(wanted.is_size) for i, flag in enumerate(wanted.is_size) if flag
-            ]
             if len(axes) != 1 or shape[axes[0]] % self._count:
                 return None
             return [Rows(axes[0], shape[axes[0]] // self._count)]
         axis = given.axis + len(shape) - len(self.shape(node.inputs[0]))
-        return [Rows(axis, given.group)]
+        return [Rows(axis, given.group)] if set(axes) <= {axis} else None
 
     def recurrent(self, node: NodeInfo) -> list[State] | None:
         """LSTM, GRU and RNN: rows are axis 1 of the sequence, and of states."""

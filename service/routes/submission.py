@@ -157,7 +157,7 @@ def submit(services: Services, caller: Caller, wanted: Submission, idempotency_k
         QuotaExceededError: the caller has too many jobs.
         IdempotencyConflictError: the key came with another request.
     """
-    spec = {"name": wanted.name, "targets": wanted.targets, "options": wanted.options}
+    spec = {"name": wanted.name, "targets": wanted.targets, "options": _counted(wanted.options)}
     for name in ("inputs_sha256", "rerun_of"):
         if (value := getattr(wanted, name)) is not None:
             spec[name] = value
@@ -173,6 +173,14 @@ def submit(services: Services, caller: Caller, wanted: Submission, idempotency_k
     job = services.jobs.create(spec, caller.owner, idempotency_key, request=request)
     services.runner.wake()
     return job
+
+
+def _counted(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as they came, but for the requests of a log, which may be many."""
+    if not options.get("shapes"):
+        return options
+    counted = TuneOptions.from_json({"shapes": options["shapes"]})
+    return {**options, **counted.as_json()}
 
 
 def display_name(name: str) -> str:

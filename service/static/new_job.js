@@ -35,21 +35,21 @@
     if (new Set(seen).size < seen.length) throw new Error("a size is given twice");
     const weights = parts.filter((part) => part.length > 1);
     if (weights.length && (weights.length < parts.length || weights.some((part) => part.length > 2 || !(Number(part[1]) > 0)))) throw new Error("give each size a weight above 0, as 16:0.7,64:0.3");
-    return parts.length > 1 || weights.length ? text : seen[0];
+    if (weights.length && parts.length < 2) throw new Error(`a weight is for one of several sizes: write ${seen[0]}, or 1..512 for a range`);
+    return parts.length > 1 ? text : seen[0];
   }
 
-  // Requests of a log, one a line, counted.
+  // Requests of a log, one a line, in their order.
   function requests(text) {
-    const counts = new Map();
+    const read = [];
     for (const [number, line] of text.split("\n").entries()) {
       if (!line.trim()) continue;
       let shape = null;
       try { shape = JSON.parse(line); } catch { /* told below */ }
       if (!shape || typeof shape !== "object" || Array.isArray(shape)) throw new Error(`line ${number + 1} is not of the form {"input": [1, 3, 48, 320]}`);
-      const key = JSON.stringify(shape);
-      counts.set(key, (counts.get(key) || 0) + 1);
+      read.push(shape);
     }
-    return [...counts].map(([key, weight]) => ({ sizes: JSON.parse(key), weight }));
+    return read;
   }
 
   // One place says what a field may hold; returns its value, or undefined where it is empty.

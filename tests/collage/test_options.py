@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from collage import seen_shape
 from collage.options import OptionsError, TuneOptions
+from collage.seen_shape import SeenShape
+from collage.shapes.seen import read_shapes
 
 MIB = 1 << 20
 
@@ -34,6 +40,57 @@ def test_dims_are_fixed_where_each_has_one_size(
     options: dict[str, object], dims: dict[str, int] | None
 ) -> None:
     assert TuneOptions.from_json(options).fixed_dims == dims
+
+
+def _requests(count: int, different: int) -> list[dict[str, object]]:
+    return [{"ids": [1, 1 + number * number % different]} for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        _requests(600, 1),
+        _requests(600, 61),
+        _requests(5000, 4999),
+        [*_requests(600, 61), {"sizes": {"ids": [1, 3]}, "weight": 2.5}],
+    ],
+    ids=["one", "repeated", "many", "weighted"],
+)
+def test_a_list_of_requests_is_counted_as_a_file_is(
+    requests: list[dict[str, object]], tmp_path: Path
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
+    listed = TuneOptions.from_json({"shapes": requests})
+    assert listed.shapes == TuneOptions.from_json({"shapes": read_shapes(path)}).shapes
+    assert TuneOptions.from_json(listed.as_json()) == listed
+    assert sum(shape.weight for shape in listed.shapes) == pytest.approx(len(requests), abs=1.6)
+
+
+def test_shapes_that_are_given_as_such_are_counted() -> None:
+    shape = SeenShape(sizes={"ids": (1, 16)}, weight=2.0, repeated=0.5)
+    assert TuneOptions(shapes=(shape, shape)).shapes == (
+        SeenShape(sizes={"ids": (1, 16)}, weight=4.0, repeated=0.5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ([*_requests(600, 61), {"ids": [-1]}], "entry 601: ids: -1 is no size"),
+        (_requests(1201, 61), "1201 requests are more than 1200; count equal ones"),
+        ([{str(number % 2): [number]} for number in range(1200)], "the shapes name different inputs"),
+        ({"ids": [1]}, "valid"),
+    ],
+)
+def test_requests_that_cannot_be_counted_are_told(
+    requests: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seen_shape, "MOST_REQUESTS", 1200)
+    with pytest.raises(OptionsError) as raised:
+        TuneOptions.from_json({"shapes": requests})
+    ((where, said),) = raised.value.faults
+    assert where == "options.shapes" and message in said
 
 
 @pytest.mark.parametrize(

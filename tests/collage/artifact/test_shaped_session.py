@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -105,6 +106,21 @@ def test_outside_the_range_runs_where_the_caller_asks_for_it(artifact: Path) -> 
             session.run(None, {"x": np.zeros((1, 5), np.float32), "bias": np.zeros(5, np.float32)})
 
 
+def test_what_is_to_become_of_other_shapes_is_run_or_refuse(artifact: Path) -> None:
+    with pytest.raises(BadInputError, match=r'outside must be "refuse" or "run", not \'error\''):
+        _load(artifact, outside="error")
+
+
+def test_inputs_of_another_byte_order_are_read_right(artifact: Path) -> None:
+    feed = _feed(2, 7)
+    swapped = {name: value.astype(value.dtype.newbyteorder()) for name, value in feed.items()}
+    with _load(artifact) as session:
+        made = [session.run(None, swapped) for _ in range(2)]  # first, so that no place is known
+        for mine in made:
+            for value, other in zip(mine, session.run(None, feed), strict=True):
+                np.testing.assert_array_equal(value, other)
+
+
 def test_a_wrong_type_an_unknown_output_and_a_closed_session_are_told(artifact: Path) -> None:
     session = _load(artifact)
     with pytest.raises(BadInputError, match="of float32, not float64"):
@@ -177,6 +193,17 @@ def test_a_shape_that_cannot_be_compiled_alone_runs_on(
         for seed in range(5):
             _check(session, heated, _feed(2, 9, seed))
         assert session.not_hot == {(2, 9): "no memory"}
+
+
+def test_a_shape_whose_file_is_gone_runs_on(heated: Path, tmp_path: Path) -> None:
+    with collage.load(heated, cache_dir=tmp_path / "cache", threads=1) as session:
+        assert isinstance(session, ShapedSession)
+        shutil.rmtree(tmp_path / "cache")
+        before = session._served[0].by_shape.copies
+        for seed in range(5):
+            _check(session, heated, _feed(2, 9, seed))
+        assert "load the artifact again" in session.not_hot[2, 9]
+        assert session._served[0].by_shape.copies == before
 
 
 def test_a_shape_that_is_compiled_wrongly_runs_on(
@@ -315,6 +342,43 @@ def test_wrong_cut_is_found_at_the_first_request(tmp_path: Path) -> None:
             y, _ = session.run(None, _padded_feed(rng, 2, 3))
             assert y.shape == (2, 3, 8)
         assert session.not_hot
+
+
+def test_padding_is_compared_at_the_first_request_that_has_any(tmp_path: Path) -> None:
+    wrong = Padding("batch", (4,), {"x": 0}, {"y": (1, 1), "z": (0, 1)})
+    path = _padded_artifact(tmp_path, wrong)
+    rng = np.random.default_rng(4)
+    with _load(path) as session:
+        for batch, is_hot in ((4, True), (4, True), (2, False), (2, False), (4, False)):
+            _check(session, path, _padded_feed(rng, batch, 3))
+            assert ((4, 3) not in session.not_hot) == is_hot
+
+
+def test_outputs_that_the_first_request_does_not_want_are_compared(tmp_path: Path) -> None:
+    wrong = Padding("batch", (4,), {"x": 0}, {"y": (1, 1), "z": (0, 1)})
+    path = _padded_artifact(tmp_path, wrong)
+    rng = np.random.default_rng(4)
+    with _load(path) as session:
+        (z,) = session.run(["z"], _padded_feed(rng, 2, 3))
+        assert z.shape[0] == 2 and "output 'y'" in session.not_hot[4, 3]
+
+
+def test_right_padding_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _padded_artifact(tmp_path, _PADDING)
+    rng = np.random.default_rng(4)
+    with _load(path) as session:
+        by_shape = session._served[0].by_shape
+        ran, run = [], by_shape.run
+
+        def note(plan: Any, *rest: Any) -> Any:
+            ran.append("hot" if plan is session._classes[0].hot else "all")
+            return run(plan, *rest)
+
+        monkeypatch.setattr(by_shape, "run", note)
+        for batch in (4, 4, 3, 3, 4):
+            _check(session, path, _padded_feed(rng, batch, 3))
+        # Compiled at a request without padding, compared once more at the first one with it.
+        assert ran == ["all", "hot", "hot", "all", "hot", "hot", "hot"]
 
 
 @pytest.mark.parametrize("padding", [_PADDING, None])

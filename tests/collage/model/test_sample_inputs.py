@@ -21,6 +21,13 @@ def test_free_dimensions_take_any_size(tmp_path: Path, shape: tuple[int, ...], c
     assert [sample["x"].shape for sample in samples] == [(5, 3)] * count
 
 
+def test_numbers_come_in_the_byte_order_of_the_machine(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.arange(6, dtype=">f4").reshape(2, 3))
+    (sample,) = read_samples(tmp_path / "x.npz", [_SPEC])
+    assert sample["x"].dtype == np.float32 and sample["x"].dtype.isnative
+    np.testing.assert_array_equal(sample["x"].reshape(-1), range(6))
+
+
 @pytest.mark.parametrize("shape", [(5, 4), (3,), (0, 5, 3), (1, 2, 5, 3)])
 def test_another_rank_or_size_is_told(tmp_path: Path, shape: tuple[int, ...]) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros(shape, np.float32))

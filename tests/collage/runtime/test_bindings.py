@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +223,56 @@ def test_places_are_made_only_where_a_step_has_no_other_values() -> None:
         for value in (1, 2, 3):
             np.testing.assert_array_equal(_ran(executor, np.full(2, value, np.float32)), value + 3)
         assert [executable.calls for executable in executables] == calls
+
+
+@pytest.fixture(params=["onnxruntime", "openvino", "mnn"])
+def negation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Executor]:
+    """`y` is `-x`, of two free dimensions. The fixed `z` is large, so that ONNX Runtime binds its outputs."""
+    info, width = helper.make_tensor_value_info, 20_000
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"]),
+        helper.make_node("ReduceSum", ["x"], ["sum"]),
+        helper.make_node("Mul", ["sum", "ones"], ["z"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "negation",
+        [info("x", TensorProto.FLOAT, ["n", "m"])],
+        [info("y", TensorProto.FLOAT, ["n", "m"]), info("z", TensorProto.FLOAT, [1, width])],
+        [onnx.numpy_helper.from_array(np.ones((1, width), np.float32), "ones")],
+    )
+    path = tmp_path / "model.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    specs = (_spec("x", None, None),), (_spec("y", None, None), _spec("z", 1, width))
+    compiled = CompiledRegions(1)
+    executable = compiled.get("0", SubModel(path, *specs), Target.parse(request.param))
+    executor = Executor([Step(executable, *specs)], specs[0], ["y", "z"])
+    executor.bind()
+    yield executor
+    executor.close()
+    compiled.close()
+
+
+@pytest.mark.parametrize("handed", [(), ("x",)])
+def test_an_array_that_is_reshaped_in_place_is_bound_again(
+    negation: Executor, handed: tuple[str, ...]
+) -> None:
+    negation.hand_over(handed)
+    negation.bind()
+    value = np.arange(16, dtype=np.float32)
+    for shape in ((1, 16), (2, 8), (4, 4), (2, 8), (1, 16), (1, 16)):
+        value.resize(shape, refcheck=False)
+        np.testing.assert_array_equal(_ran(negation, value), -value)
+        np.testing.assert_array_equal(negation.results()["z"], np.full((1, 20_000), 120))
+
+
+@pytest.mark.parametrize("handed", [(), ("x",)])
+def test_bytes_of_another_order_are_read_right(negation: Executor, handed: tuple[str, ...]) -> None:
+    negation.hand_over(handed)
+    negation.bind()
+    for value in (np.ones((2, 3), ">f4"), np.ones((2, 3), "<f4"), np.full((2, 3), 2, ">f4")):
+        np.testing.assert_array_equal(_ran(negation, value), -value.astype(np.float32))
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "mnn"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
-from collage.runtime.compiled import CompiledRegions
+from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.shapes.classes import Treatment
 from tests.collage.shapes import models as shape_models
 
@@ -155,6 +156,22 @@ def test_a_refused_shape_leaves_the_others_running(tmp_path: Path) -> None:
                 plan, {"x": np.ones((2, 3, 8), np.float32), "bias": np.ones(4, np.float32)}, case.names
             )
         _check(case, by_shape, plan, good)
+
+
+def test_a_partition_whose_file_is_gone_is_told(tmp_path: Path) -> None:
+    case = _Case(shape_models.chain(), ["batch", "length"], tmp_path)
+    plan = case.plan([("onnxruntime", 0, "exact")])
+    good = _draw_chain(np.random.default_rng(0))
+    with case.running() as by_shape:
+        _check(case, by_shape, plan, good)
+        shutil.rmtree(tmp_path / "regions")
+        _check(case, by_shape, plan, good)
+        other = {name: np.concatenate([value, value]) for name, value in good.items()}
+        with pytest.raises(
+            CompileError, match=r"for another shape on onnxruntime: .*load the artifact"
+        ):
+            by_shape.run(plan, other, case.names)
+        assert by_shape.copies == 1
 
 
 def _skip_missing(targets: Sequence[str]) -> None:

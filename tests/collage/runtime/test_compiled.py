@@ -30,6 +30,7 @@ def test_compiles_on_after_a_refusal(tmp_path: Path) -> None:
     try:
         with pytest.raises(CompileError, match="onnxruntime refused partition bad"):
             compiled.get("bad", _model(tmp_path / "bad.onnx", "NoSuchOperator"), ORT)
+        assert not list(compiled._work_dir.iterdir())
         good = _model(tmp_path / "good.onnx", "Relu")
         assert compiled.get("good", good, ORT) is compiled.get("good", good, ORT)
     finally:

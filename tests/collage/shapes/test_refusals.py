@@ -65,6 +65,42 @@ def test_a_model_that_runs_nowhere_has_no_remedy(texts: dict[str, str], told: st
     )
 
 
+_SEEN = [({"n": 16, "past": 0, "total": 16}, 1.0), ({"n": 1, "past": 32, "total": 33}, 9.0)]
+
+
+def _fits(sizes: Mapping[str, int]) -> bool:
+    return sizes["n"] + sizes["past"] == sizes["total"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "takes", "words"),
+    [
+        ("1..8", _fits, None),
+        ("1..8", lambda s: _fits(s) and s["b"] <= 4, "dimension b (axis 0 of input x): the model cannot take size 8"),
+        ("1..8", lambda s: _fits(s) and s["n"] > 1, "cannot take n=1, past=32, total=33, which was seen: node 'r' (Reshape) fails; it takes b=1, n=16, past=0, total=16, so leave that shape out"),
+        ("1..8", lambda s: _fits(s) and s["b"] + s["past"] < 40, "cannot take b=8, n=1, past=32, total=33 together"),
+        ("1", lambda s: s["total"] == 320, "--dim total=320 instead of the shapes that were seen"),
+    ],
+)  # fmt: skip
+def test_dimensions_that_were_seen_together_are_tried_together(
+    batch: str, takes: Taken, words: str | None
+) -> None:
+    dims = _dims(b=batch, n="1,16", past="0,32", total="16,33")
+    refusal = refused(_model(dims), dims, _Run(takes), _SEEN)
+    if words is None:
+        assert refusal is None
+    else:
+        assert refusal is not None and refusal.is_remedied and words in refusal.message
+
+
+def test_a_range_that_is_wider_than_what_was_seen_is_tried_at_its_ends() -> None:
+    dims = _dims(n="1..512")
+    refusal = refused(
+        _model(dims), dims, _Run(lambda s: s["n"] <= 300), [({"n": 16}, 1.0), ({"n": 64}, 1.0)]
+    )
+    assert refusal is not None and "it takes 300, so give --dim n=1..300" in refusal.message
+
+
 def test_ends_that_run_are_tried_once_each() -> None:
     dims, run = _dims(a="1..9", b="3"), _Run(lambda sizes: True)
     assert refused(_model(dims), dims, run) is None and run.count == 2

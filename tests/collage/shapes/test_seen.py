@@ -114,7 +114,7 @@ def test_what_is_no_shape_is_told_with_its_place(tmp_path: Path, text: str, mess
 
 def test_a_long_log_of_mixed_forms_is_refused(tmp_path: Path) -> None:
     entries = [{"x": [size]} for size in range(1000)] + [{"y": [1]}]
-    with pytest.raises(BadInputError, match="names different inputs"):
+    with pytest.raises(BadInputError, match=r"shapes\.txt.*: the shapes name different inputs"):
         read_shapes(_file(tmp_path, _lines(*entries)))
 
 

@@ -106,6 +106,20 @@ def _decoder(folder: Path, promised: str = "past + 1") -> Path:
     return _save(folder, nodes, inputs, outputs)
 
 
+def _cached(folder: Path) -> Path:
+    """A decoder whose mask is as long as past and new tokens together, which no name says."""
+    nodes = [
+        helper.make_node("Concat", ["past", "key"], ["present"], "join", axis=1),
+        helper.make_node("Mul", ["present", "mask"], ["y"], "mask_it"),
+    ]
+    inputs: dict[str, tuple[int, Dims]] = {
+        "key": (FLOAT, ["batch", "length"]),
+        "past": (FLOAT, ["batch", "past_length"]),
+        "mask": (FLOAT, ["batch", "total_length"]),
+    }
+    return _save(folder, nodes, inputs, {"y": (FLOAT, ["batch", None])})
+
+
 def _told(source: Path, dims: Mapping[str, int | str], shapes: Any = ()) -> str:
     with pytest.raises(BadInputError) as raised:
         settle(source, dims, shapes)
@@ -168,6 +182,41 @@ def test_shapes_seen_in_production_are_the_space(tmp_path: Path) -> None:
         {16: 0.75, 64: 0.25}
     )
     assert settled.space.dims["batch"].is_fixed
+
+
+_PREFILL = {"length": 16, "past_length": 0, "total_length": 16}
+_DECODE = {"length": 1, "past_length": 32, "total_length": 33}
+
+
+def test_dimensions_that_belong_together_are_taken_as_they_were_seen(tmp_path: Path) -> None:
+    settled = settle(_cached(tmp_path), {"batch": 1}, [(_PREFILL, 1.0), (_DECODE, 9.0)])
+    assert {s.weight: dict(s.sizes) for s in settled.space.shapes} == {
+        0.1: {"batch": 1, **_PREFILL},
+        0.9: {"batch": 1, **_DECODE},
+    }
+    assert settle(_cached(tmp_path), {}, [(_PREFILL, 1.0), (_DECODE, 9.0)]).proposed == {
+        "batch": "1..8"
+    }
+
+
+def test_dimensions_that_belong_together_may_be_said_by_samples(tmp_path: Path) -> None:
+    samples = [
+        {"key": (1, sizes["length"]), "past": (1, sizes["past_length"]), "mask": (1, sizes["total_length"])}
+        for sizes in (_PREFILL, _DECODE)
+    ]  # fmt: skip
+    settled = settle(_cached(tmp_path), {}, samples=samples)
+    assert [dict(s.sizes) for s in settled.space.shapes] == [
+        {"batch": 1, **_DECODE},
+        {"batch": 1, **_PREFILL},
+    ]
+
+
+def test_a_shape_that_was_seen_and_does_not_run_is_told(tmp_path: Path) -> None:
+    told = _told(_cached(tmp_path), {}, [(_PREFILL, 1.0), ({**_DECODE, "total_length": 34}, 9.0)])
+    assert (
+        "cannot take length=1, past_length=32, total_length=34, which was seen: node 'mask_it'" in told
+    )
+    assert told.endswith("so leave that shape out")
 
 
 def test_a_sum_of_dimensions_follows(tmp_path: Path) -> None:

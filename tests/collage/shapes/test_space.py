@@ -112,6 +112,8 @@ def test_a_stated_range_holds_the_shapes_that_were_seen() -> None:
         ("1..", "dimension n: '' is no size"),
         ("1,2,1", "size 1 is given twice"),
         ("1:0.5,2", "2 has none, say 2:0.5"),
+        ("1:512", "1:512 is one size with a weight; say 1 for that size alone, or 1..512 for a range"),
+        ("16:0.5", "16:0.5 is one size with a weight; say 16 for that size alone"),
         ("1:0", "the weight '0' of size 1 must be a number above 0"),
         ("1:nan", "the weight 'nan'"),
         ("1:inf,2:1", "the weight 'inf'"),

@@ -16,7 +16,7 @@ from collage.partitioner.graph.row_independence import Rows, RowsMixError, rows_
 from collage.partitioner.ingest.binding import bind_sizes
 from collage.partitioner.ingest.normalize import normalize
 
-_W = "float[4,4] w = {1,2,3,4, 2,3,4,5, 1,1,2,2, 0,1,0,1}, int64[0] none = {}"
+_W = "float[4,4] w = {1,2,3,4, 2,3,4,5, 1,1,2,2, 0,1,0,1}, int64[0] none = {}, int64[1] two = {2}"
 
 APART = {
     "elementwise": "h = Relu(x) y = Add(h, x)",
@@ -31,6 +31,10 @@ APART = {
     "mean": "y = ReduceMean<axes=[1],keepdims=0>(x)",
     "halves": "a, b = Split<axis=2>(x) y = Concat<axis=1>(a, b)",
     "expanded": "s = Shape(x) o = Constant<value_floats=[2.0]>() e = Expand(o, s) y = Mul(x, e)",
+    "rows wide": (
+        "s = Shape(x) z = Constant<value_ints=[0]>() n = Gather(s, z) more = Constant<value_ints=[3,8]>() "
+        "m = ReduceMean<axes=[2],keepdims=1>(x) t = Concat<axis=0>(n, more) y = Expand(m, t)"
+    ),
     "position": (
         "s = Shape(x) one = Constant<value_ints=[1]>() l = Gather(s, one) z = Constant<value_ints=[0]>() "
         "p = Slice(w, z, l, z) y = Add(x, p)"
@@ -52,6 +56,11 @@ MIXED = {
         "s = Shape(x) z = Constant<value_ints=[0]>() n = Gather(s, z) f = Cast<to=1>(n) y = Div(x, f)"
     ),
     "told": "s = Shape(x) y = Cast<to=1>(s)",
+    "as wide as rows": (
+        "s = Shape(x) z = Constant<value_ints=[0]>() n = Gather(s, z) three = Constant<value_ints=[3]>() "
+        "m = ReduceMean<axes=[2],keepdims=1>(x) t = Concat<axis=0>(n, three, n) e = Expand(m, t) "
+        "y = ReduceSum<keepdims=1>(e, two)"
+    ),
     "cumulated": "z = Constant<value_int=0>() y = CumSum(x, z)",
     "joined": "y = Concat<axis=0>(x, x)",
 }

@@ -44,7 +44,7 @@ def _partition(**changes: Any) -> dict[str, Any]:
         ({"shapes": [{"x": [1]}, {"x": [-1]}]}, "options.shapes.1"),
         ({"shapes": [{"x": "1"}]}, "options.shapes.0"),
         ({"shapes": [{"sizes": {"x": 1}, "weight": 0}]}, "options.shapes.0"),
-        ({"shapes": [{"x": [1]}] * 1000}, "options.shapes"),
+        ({"shapes": [*[{"x": [1]}] * 1000, {"x": [-1]}]}, "options.shapes"),
         ({"dims": [1]}, "options.dims"),
         ({"seed": 10**30}, "options.seed"),
         ({"seed": -1}, "options.seed"),

@@ -51,6 +51,7 @@ def form(
         ("16,16", "a size is given twice"),
         ("16:0.5,64", "give each size a weight above 0"),
         ("16:0", "give each size a weight above 0"),
+        ("1:512", "a weight is for one of several sizes: write 1, or 1..512 for a range"),
         ("320..650/32", "the range does not end on a step"),
         ("1..99999999999", "is no size"),
         ("16", None),
@@ -84,15 +85,33 @@ def test_requests_of_a_log_are_counted_and_sent(
     page.fill("#option-shapes", '{"x": [1, 3, 5]}\nno\n')
     page.press("#submit", "Enter")
     expect(page.locator("label[for=option-shapes] .fault")).to_contain_text("line 2 is not of the form")
-    page.fill("#option-shapes", '{"x": [1, 3, 5]}\n\n{"x": [1, 3, 9]}\n{"x": [1, 3, 5]}')
+    lines = ['{"x": [1, 3, 5]}', "", '{"x": [1, 3, 9]}', '{"x": [1, 3, 5]}']
+    page.fill("#option-shapes", "\n".join(lines))
     page.press("#submit", "Enter")
     page.wait_for_url("**/jobs/*")
     job = server.http.get(f"/v1/jobs/{page.url.rsplit('/', 1)[1]}").json()
     assert job["options"]["shapes"] == [
-        {"sizes": {"x": [1, 3, 5]}, "weight": 2},
-        {"sizes": {"x": [1, 3, 9]}, "weight": 1},
+        {"sizes": {"x": [1, 3, 5]}, "weight": 2, "repeated": 1},
+        {"sizes": {"x": [1, 3, 9]}, "weight": 1, "repeated": 1},
     ]
     assert "dims" not in job["options"]
+    page.click("text=Cancel")
+    expect(page.locator("#state")).to_have_text("cancelled")
+
+
+def test_shapes_with_weights_are_sent(page: Page, server: RunningServer, tmp_path: Path) -> None:
+    source = tmp_path / "free.onnx"
+    source.write_bytes(free_model())
+    fill_in(page, server, source)
+    page.click("text=Shapes seen in production")
+    page.fill("#option-shapes", '{"sizes": {"x": [1, 3, 5]}, "weight": 250}\n{"x": [1, 3, 9]}')
+    page.press("#submit", "Enter")
+    page.wait_for_url("**/jobs/*")
+    job = server.http.get(f"/v1/jobs/{page.url.rsplit('/', 1)[1]}").json()
+    assert job["options"]["shapes"] == [
+        {"sizes": {"x": [1, 3, 5]}, "weight": 250},
+        {"sizes": {"x": [1, 3, 9]}, "weight": 1},
+    ]
     page.click("text=Cancel")
     expect(page.locator("#state")).to_have_text("cancelled")
 

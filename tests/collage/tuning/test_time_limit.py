@@ -78,7 +78,7 @@ def test_a_search_that_finds_no_plan_ends_with_the_reasons_of_targets(tmp_path: 
 
 
 @pytest.mark.slow
-def test_time_left_goes_to_targets_without_a_timing_before_a_search_ends_early(
+def test_time_left_goes_to_untimed_targets_before_a_search_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One target is far ahead of another one, and the third needs more than its first share of the time."""

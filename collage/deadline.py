@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 # A limit that the caller set is exceeded by such a share of it and so many seconds at the most (docs/tune.md says a
 # little more, since estimates are never exact).
 _GRACE_SHARE, _GRACE_S = 0.2, 8.0
+# Another tuner that makes the same search is waited for until so much of that is over; the rest is for a plan of one's own.
+_WAITING_SHARE = 0.5
 # Where the caller set no limit, a first plan is worth so many times the usual one.
 _PATIENCE = 4
 
@@ -45,6 +47,7 @@ class Deadline:
         begin_s: float,
         limit_s: float,
         is_strict: bool,
+        waited_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Deadline:
         """The deadline of a run before anything is reserved.
@@ -53,10 +56,15 @@ class Deadline:
             begin_s: when it began.
             limit_s: seconds for looking for plans.
             is_strict: the caller set that limit. Else the winner may be confirmed for as long again.
+            waited_s: how long another tuner was waited for, which is no looking for plans. It moves no end that the caller
+                set.
             clock: tells the time.
         """
-        grace_s = _GRACE_SHARE * limit_s + _GRACE_S if is_strict else max(_GRACE_S, limit_s)
-        search_s, end_s = begin_s + limit_s, begin_s + limit_s + grace_s
+        if not is_strict:
+            begin_s += waited_s
+        grace_s = _grace_s(limit_s) if is_strict else max(_GRACE_S, limit_s)
+        end_s = begin_s + limit_s + grace_s
+        search_s = min(begin_s + limit_s + (waited_s if is_strict else 0.0), end_s)
         give_up_s = end_s if is_strict else begin_s + _PATIENCE * limit_s
         return cls(
             search_s=search_s,
@@ -106,6 +114,21 @@ class Deadline:
     def fits_confirming(self, seconds: float) -> bool:
         """True when a comparison of so many seconds leaves time for writing the winner."""
         return self.clock() + seconds <= self.confirm_s
+
+
+def waiting_end_s(begin_s: float, limit_s: float) -> float:
+    """Until when another tuner that makes the same search is waited for.
+
+    Args:
+        begin_s: when the run began.
+        limit_s: the caller's limit.
+    """
+    return begin_s + limit_s + _WAITING_SHARE * _grace_s(limit_s)
+
+
+def _grace_s(limit_s: float) -> float:
+    """By how many seconds a limit that the caller set may be exceeded."""
+    return _GRACE_SHARE * limit_s + _GRACE_S
 
 
 NO_DEADLINE = Deadline()

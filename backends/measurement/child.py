@@ -123,7 +123,9 @@ def _measure_executable(
         return _wrong(partial, found, request, f"after {len(timing.samples_us)} timed runs")
     ops: tuple[OpTime, ...] = ()
     failure = ""
-    runs = _profile_runs(timing.median_us / 1e6, end_s - time.monotonic())
+    run_s = timing.median_us / 1e6
+    runs = _profile_runs(run_s, end_s - time.monotonic())
+    fewer_samples = stated_us is None and protocol != request.protocol
     if request.profile and not runs:
         failure = "there was no time left for it"
     elif request.profile:
@@ -141,6 +143,7 @@ def _measure_executable(
         disturbance=timing.disturbance,
         ops=ops,
         profile_failure=failure,
+        cut_short=fewer_samples or (request.profile and runs < _profile_runs(run_s, math.inf)),
     )
 
 

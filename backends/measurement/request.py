@@ -13,7 +13,7 @@ from collage.partitioner.cost import Cost
 from collage.partitioner.target import Target
 
 # So many times its limit a measurement may take.
-_PATIENCE = 2.0
+PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MeasureRequest:
     @property
     def gives_up_s(self) -> float | None:
         """Seconds after which nothing is known of the sub-model; None where `timeout_s` ends it as a failure before."""
-        patience_s = math.inf if self.limit_s is None else _PATIENCE * self.limit_s
+        patience_s = math.inf if self.limit_s is None else PATIENCE * self.limit_s
         return patience_s if patience_s < self.timeout_s else None
 
 
@@ -59,6 +59,8 @@ class Measurement:
     ops: tuple[OpTime, ...] = ()  # the runtime's own profile, where asked for
     profile_failure: str = ""  # why the profile is missing, else empty
     versions: dict[str, str] = field(default_factory=dict)  # of what was measured, by name
+    # the time was not enough for what the protocol asks for, or for the profile
+    cut_short: bool = False
 
 
 def versions_of(target: Target) -> dict[str, str]:

@@ -49,8 +49,9 @@ def tables(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:
         f"{settings['hardware']}; `{'`, `'.join(settings['targets'])}`; limit {settings['time_limit_s']:g} s. "
         "Speeds are those of the returned plan over the best single target, both timed in quiet.",
         "",
-        f"| other work | tunings | below {LEAST} | geomean | over quiet tuning's | median seconds | most | failed |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| other work | tunings | below {LEAST} | geomean | over quiet tuning's | median seconds | most "
+        "| ended early | seconds saved by that | failed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind, chosen in KINDS.items():
         mine = [row for row in done if row["kind"] == kind]
@@ -61,10 +62,12 @@ def tables(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:
         models = _by_model(mine)
         over = [geomean(models[m]) / geomean(quiet[m]) for m in models if m in quiet]
         seconds = [row["seconds"] for row in mine]
+        saved = [settings["time_limit_s"] - row["seconds"] for row in mine if _ended_early(row)]
         lines.append(
             f"| {chosen.text} | {len(mine)} | {below} ({below / len(mine):.0%}) "
             f"| {geomean([row['speedup'] for row in mine]):.3f} | {f'{geomean(over):.3f}' if over else ''} "
-            f"| {statistics.median(seconds):.0f} | {max(seconds):.0f} | {failed} |"
+            f"| {statistics.median(seconds):.0f} | {max(seconds):.0f} "
+            f"| {len(saved)} | {f'{statistics.median(saved):.0f}' if saved else ''} | {failed} |"
         )
     lines += ["", f"| model | {' | '.join(KINDS)} |", "|---|" + "---|" * len(KINDS)]
     for model in dict.fromkeys(row["model"] for row in done):
@@ -73,6 +76,10 @@ def tables(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:
         ]
         lines.append(f"| {model} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _ended_early(row: Row) -> bool:
+    return any(warning.startswith("ended early") for warning in row.get("warnings", ()))
 
 
 def _by_model(rows: Sequence[Row]) -> dict[str, list[float]]:

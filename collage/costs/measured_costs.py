@@ -3,7 +3,8 @@
 Terms: two candidates with one fingerprint and one target share a key, and are measured once. Of several
 tuners only the one with the claim in the database measures a key; the others wait for its result.
 
-Invariants: every measurement is committed as it is made; a `Measured` cost was measured on this
+Invariants: every measurement is committed as it is made, but for one that a time limit cut short, which only this run
+knows; a `Measured` cost was measured on this
 hardware with this version of the runtime. A result is stored with its error; this run's tolerance
 decides here.
 """
@@ -11,6 +12,7 @@ decides here.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from pathlib import Path
 
 from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.backends.measurement.protocol import Protocol
+from collage.backends.measurement.request import PATIENCE
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.registry import backend_of, canonical
 from collage.cost_db.atlas import MOST_NODES, AtlasStore
@@ -94,6 +97,7 @@ class MeasuredCosts:
         self._hardware = runner.hardware.digest
         self._owner = new_owner()
         self._rows: dict[str, CostRow] = {}
+        self._cut_short: set[str] = set()  # digests of rows that are not for others
         self._keys: dict[tuple[int, Target], CostKey] = {}
         self._canonicals: dict[Target, str] = {}
         self._versions: dict[Target, str] = {}
@@ -151,7 +155,8 @@ class MeasuredCosts:
         Args:
             candidates: in the order in which they matter.
             stop: asked before each measurement; True leaves the rest unknown.
-            limit_s: seconds for each measurement; one that takes twice as long leaves its cost unknown.
+            limit_s: seconds for each measurement; one that takes twice as long leaves its cost unknown, and so does waiting
+                as long for another tuner that measures the same.
 
         Raises:
             CancelledError: the run was cancelled; what was measured before stays in the database.
@@ -159,11 +164,12 @@ class MeasuredCosts:
         self.recall(candidates)
         wanted = {self.key(c).digest: c for c in candidates if self.key(c).digest not in self._rows}
         late: set[str] = set()
+        waited_s, patience_s = 0.0, PATIENCE * (math.inf if limit_s is None else limit_s)
         while wanted:
             claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, LEASE_S)
             self._remember(claims.known)
             granted = [digest for digest in wanted if digest in claims.granted]
-            with renewed(self._database, self._owner, partial(self._unknown, granted)):
+            with renewed(self._database, self._owner, partial(self._not_stored, granted)):
                 for digest in granted:
                     if stop():
                         return
@@ -171,8 +177,15 @@ class MeasuredCosts:
                         late.add(digest)
             known = self._rows.keys() | late
             wanted = {digest: c for digest, c in wanted.items() if digest not in known}
-            if wanted:
-                wait_a_little(self._cancel)
+            if not wanted:
+                return
+            if stop() or waited_s >= patience_s:
+                text = f"{len(wanted)} of these costs are left for later: another tuner measures them"
+                self._listener(Event("measure", text))
+                return
+            begin = time.monotonic()
+            wait_a_little(self._cancel)
+            waited_s += time.monotonic() - begin
 
     def unique(self, candidates: Iterable[Candidate]) -> int:
         """How many different keys these candidates have."""
@@ -190,19 +203,25 @@ class MeasuredCosts:
             return False
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
-        if row.node_count <= MOST_NODES:
-            AtlasStore(self._database).describe([facts_of(self._model.index, candidate.nodes)])
-        # Another tuner may have taken over a late claim; then its row is stored.
-        with contextlib.suppress(StaleFenceError):
-            self._database.store(row, fence)
+        if measurement.cut_short:
+            self._cut_short.add(digest)
+        else:
+            self._store(candidate, row, fence)
         self._rows[digest] = row
         self.counts.measured += 1
         self.counts.infeasible += row.outcome == "infeasible"
         self._tell(candidate, row, seconds)
         return True
 
-    def _unknown(self, digests: Sequence[str]) -> list[str]:
-        return [digest for digest in digests if digest not in self._rows]
+    def _store(self, candidate: Candidate, row: CostRow, fence: int) -> None:
+        if row.node_count <= MOST_NODES:
+            AtlasStore(self._database).describe([facts_of(self._model.index, candidate.nodes)])
+        # Another tuner may have taken over a late claim; then its row is stored.
+        with contextlib.suppress(StaleFenceError):
+            self._database.store(row, fence)
+
+    def _not_stored(self, digests: Sequence[str]) -> list[str]:
+        return [d for d in digests if d not in self._rows or d in self._cut_short]
 
     def _request(self, candidate: Candidate) -> MeasureRequest:
         model = self._regions.get(candidate.nodes)

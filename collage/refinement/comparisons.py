@@ -178,6 +178,21 @@ class Comparisons:
                 singles.append(entry)
         return replace(self, specs=specs, singles=tuple(singles))
 
+    def joined_late(self, latencies_us: Mapping[Target, float]) -> Comparisons:
+        """The same with single targets that were measured after the first comparison; they run beside the leader.
+
+        Args:
+            latencies_us: what the whole model took on each of them.
+        """
+        late = [
+            TimedPlan(single_plan(self.model, t), f"single {t}", us) for t, us in latencies_us.items()
+        ]
+        if self.fits_before_confirming(len(late) + 2):
+            self.time(late, again=self.standings.leaders(), needed=len(late))
+        elif late:
+            self.timer.skip(f"{', '.join(entry.name for entry in late)} in turn")
+        return replace(self, singles=(*self.singles, *late))
+
     def corrected(self, corrections: Corrections) -> Corrections:
         """Corrections with what partitions took inside the plans that ran, at the pace at which all else was measured."""
         entries = self.standings.entries

@@ -1,10 +1,12 @@
 """Times a winner again in fresh processes, since a build can be lucky.
 
 The single targets that are nearly as fast run beside it, and so do plans that look faster and are not proven to be.
+Where other processes disturbed all rounds of a whole model, it runs again even if it looked much slower.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from collage.refinement.comparisons import Comparisons
@@ -17,6 +19,11 @@ from collage.timing.timed_plan import TimedPlan, distinct, shared_comparisons, s
 # A winner is timed in so many processes beside the single targets that are nearly the best, or in two where it is
 # far ahead: builds of the same plans differ, and a busy machine shifts ratios for minutes (docs/results/comparing-plans.md).
 BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
+# A single target is nearly the best, too, where it is behind by less than so many standard errors: as many as that share
+# is after one quiet comparison.
+_ERRORS = 1.6
+# What only ran while others disturbed it may be the best, if it is not so many times as slow. Of variants so many run again.
+DISTURBED_BEHIND, _MOST_VARIANTS = 2.0, 2
 # So many comparisons may confirm one winner.
 _MAX_CONFIRMATIONS = 8
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it, in so many times
@@ -24,6 +31,7 @@ _MAX_CONFIRMATIONS = 8
 _MOST_UNPROVEN, _UNPROVEN_BUILDS = 2, 2.5
 # Single targets are, in so many times as many processes, where one may be faster than the winner by more than so much.
 _MORE_BUILDS, _REGRET = 1.5, 0.01
+_SKIPPED = "further confirmation of the winner"
 
 
 def confirm(
@@ -41,30 +49,68 @@ def confirm(
     Returns:
         The plan that wins then.
     """
-    standings = comparisons.standings
-    singles = [entry for entry in comparisons.singles if standings.may_win(entry)]
-    best = min(map(standings.ratio, singles), default=1.0)
-    rivals = [e for e in singles if _least(comparisons, e) <= _NEARLY_THE_BEST * best]
-    rivals += _joined(comparisons, winner)
+    best = min(map(comparisons.standings.ratio, _singles(comparisons)), default=1.0)
+    near = [e for e in _singles(comparisons) if _least(comparisons, e) <= _NEARLY_THE_BEST * best]
+    near += _joined(comparisons, winner)
     # Chosen once: of many plans that are nearly alike another one is ahead after each comparison.
     hopeful = [winner, *_hopeful(comparisons.standings, winner)]
     for _ in range(_MAX_CONFIRMATIONS):
-        others = [entry for entry in rivals if entry is not winner]
         unproven = [
             entry
             for entry in hopeful
             if _looks_faster(comparisons.standings, entry, winner)
             and len(shared_comparisons(entry, winner)) < _UNPROVEN_BUILDS * builds
         ]
-        if not unproven and not _in_doubt(winner, others, builds):
-            break
+        rivals = [entry for entry in near if entry is not winner]
+        unsure = [e for e in _unsure(comparisons) if e is not winner and e not in near]
         origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]
-        again = distinct([*others, *origins, winner, *unproven])
-        if not comparisons.fits_confirming(len(again)):
-            comparisons.timer.skip("further confirmation of the winner")
+        must = distinct([*rivals, *origins, winner, *unproven])
+        # Where time is short, the nearest of those that are far behind are looked at.
+        fitting = [n for n in range(len(unsure) + 1) if comparisons.fits_confirming(len(must) + n)]
+        looked_at = unsure[: max(fitting, default=0)]
+        if not unproven and not _in_doubt(winner, [*rivals, *looked_at], builds):
+            if len(looked_at) < len(unsure):
+                comparisons.timer.skip(_SKIPPED)
             break
-        winner = comparisons.time([], again=again).winner()
-    return winner
+        if not fitting:
+            comparisons.timer.skip(_SKIPPED)
+            break
+        winner = comparisons.time([], again=distinct([*looked_at, *must])).winner()
+    return comparisons.standings.winner()
+
+
+def _singles(comparisons: Comparisons) -> list[TimedPlan]:
+    return [entry for entry in comparisons.singles if comparisons.standings.may_win(entry)]
+
+
+def _unsure(comparisons: Comparisons) -> list[TimedPlan]:
+    """Whole models that may be the best by what is known of their noise, the nearest first."""
+    standings = comparisons.standings
+    singles = sorted(_singles(comparisons), key=standings.ratio)
+    if not singles:
+        return []
+    best = singles[0]
+
+    def behind(entry: TimedPlan) -> float:
+        return standings.ratio(entry) / standings.ratio(best)
+
+    def may_be_best(entry: TimedPlan) -> bool:
+        if entry.ran_in_quiet:
+            return math.log(behind(entry)) < _ERRORS * standings.estimates.margin(entry, best)
+        # The next one is looked at however far behind it is.
+        return behind(entry) < DISTURBED_BEHIND or entry in singles[1:2]
+
+    variants = [
+        entry
+        for entry in standings.entries
+        if len(entry.plan.partitions) == 1
+        and not (entry in singles or entry.proposed or entry.ran_in_quiet)
+        and standings.may_win(entry)
+        and behind(entry) < DISTURBED_BEHIND
+    ]
+    found = [entry for entry in singles if may_be_best(entry)]
+    found += sorted(variants, key=standings.ratio)[:_MOST_VARIANTS]
+    return sorted(found, key=standings.ratio)
 
 
 def _least(comparisons: Comparisons, single: TimedPlan) -> float:

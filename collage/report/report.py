@@ -28,8 +28,8 @@ from collage.report.alternatives import (
     runner_up,
 )
 from collage.runner import Runner
-from collage.timing.decision import choose
 from collage.timing.estimates import Estimates
+from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
 
 REPORT_VERSION = 1
@@ -43,8 +43,7 @@ class Findings:
     index: GraphIndex
     targets: Sequence[Target]  # as the caller gave them
     winner: TimedPlan  # the plan returned
-    entries: Sequence[TimedPlan]  # every plan that was timed or failed
-    estimates: Estimates  # of how fast they are
+    standings: Standings  # every plan that was timed or failed, and how fast they are
     infeasible: Mapping[Target, str]  # per target why it cannot run the whole model
     candidates: CandidateSet  # all that could be used
     unique: int | None  # how many different keys they have
@@ -66,6 +65,16 @@ class Findings:
     # what was tuned for, and the settings that were measured
     objective: Mapping[str, Any] | None = None
 
+    @property
+    def entries(self) -> Sequence[TimedPlan]:
+        """Every plan that was timed or failed."""
+        return self.standings.entries
+
+    @property
+    def estimates(self) -> Estimates:
+        """How fast they are."""
+        return self.standings.estimates
+
 
 def build_report(found: Findings) -> dict[str, Any]:
     """The report as JSON-ready data; its fields are described in docs/report.md."""
@@ -73,7 +82,7 @@ def build_report(found: Findings) -> dict[str, Any]:
     singles = {t: e for e in found.entries if (t := single_target(e)) in found.targets}
     timed = [e for e in singles.values() if e.timed and not (e.error or 0.0) > found.tolerance]
     # By the same rule and estimates that chose the winner.
-    best = choose(timed, found.estimates) if timed else None
+    best = found.standings.best_beside(winner, timed)
     gain = None if best is None else found.estimates.between(best, winner)
     greedy = next((e for e in found.entries if e.name.startswith("greedy") and e.timed), None)
     predicted = winner.predicted_us

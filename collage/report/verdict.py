@@ -121,11 +121,8 @@ def _of_a_single(report: Mapping[str, Any], target: str, others: Sequence[Speedu
         if len(report["targets"]) == 1:
             return Verdict(f"{name} is the only target given, and nothing faster was found")
         return Verdict(f"{name} alone is returned: no other target {_RAN}{mixes}")
-    tied = [one for one in others if not one.is_proven]
-    if tied:
-        compared = "".join(f": {one}" for one in _reference([o for o in others if o not in tied]))
-        names = " or ".join(f"{title(one.target)} ({one.ratio:.2f} ×)" for one in tied)
-        return Verdict(f"{name} alone is returned{compared}; not proven faster than {names}{mixes}")
+    if tied := _tied(others):
+        return Verdict(f"{name} alone is returned{tied}{mixes}")
     return Verdict(f"{name} alone is the fastest: {_against(others)}{mixes}")
 
 
@@ -140,22 +137,53 @@ def _of_a_variant(report: Mapping[str, Any], target: str, others: Sequence[Speed
     return Verdict(f"{name} is the fastest: {', '.join(compared)}{mixes}")
 
 
+def _of_a_fixed_plan(name: str, ours: Sequence[str], others: Sequence[Speedup]) -> Verdict:
+    """A plan that the caller asked for."""
+    what = _mix(ours) if len(ours) > 1 else title(ours[0])
+    said = f"{name[0].upper()}{name[1:]}, {what}, is returned"
+    if not others:
+        return Verdict(f"{said}; no other target {_RAN}")
+    best, *rest = others
+    if not best.is_proven:
+        return _unproven(said, best)
+    return Verdict(f"{said}: {', '.join([_times(best), *_reference(rest)])}")
+
+
 def _without_search(
     report: Mapping[str, Any], ours: Sequence[str], others: Sequence[Speedup]
 ) -> Verdict:
-    asked = next((_FIXED_PLANS[p["name"]] for p in report["plans"] if p["name"] in _FIXED_PLANS), None)
-    what = _mix(ours) if len(ours) > 1 else title(ours[0])
+    asked = next((name for p in report["plans"] if (name := _fixed_plan(p, ours)) is not None), None)
     if asked is not None:
-        name = f"{asked[0].upper()}{asked[1:]}, {what}, is returned"
-        if not others:
-            return Verdict(f"{name}; no other target {_RAN}")
-        best, *rest = others
-        if not best.is_proven:
-            return _unproven(name, best)
-        return Verdict(f"{name}: {', '.join([_times(best), *_reference(rest)])}")
+        return _of_a_fixed_plan(asked, ours, others)
+    unsearched = "; mixes were not searched"
+    if len(ours) > 1:
+        of_mix = _of_a_mix(ours, others)
+        return Verdict(f"{of_mix.sentence}; other mixes were not searched", of_mix.warning)
+    name = title(ours[0])
     if not others:
-        return Verdict(f"{what} is the only single target that runs; mixes were not searched")
-    return Verdict(f"{what} is the fastest single target: {_against(others)}; mixes were not searched")
+        return Verdict(f"{name} is the only single target that runs{unsearched}")
+    if others[0].high < 1.0:
+        slower = _unproven(f"{name} is returned", others[0])
+        return Verdict(f"{slower.sentence}{unsearched}", slower.warning)
+    if tied := _tied(others):
+        return Verdict(f"{name} is returned{tied}{unsearched}")
+    return Verdict(f"{name} is the fastest single target: {_against(others)}{unsearched}")
+
+
+def _fixed_plan(plan: Mapping[str, Any], ours: Sequence[str]) -> str | None:
+    """A timed plan's name where it is the returned one and can have been asked for, else None."""
+    is_ours = len(ours) == plan["partitions"] and set(ours) == set(plan["targets"])
+    return _FIXED_PLANS.get(plan["name"]) if is_ours and "latency_us" in plan else None
+
+
+def _tied(others: Sequence[Speedup]) -> str:
+    """What is not proven to be slower, beside how much faster the returned plan is than ONNX Runtime; empty for nothing."""
+    tied = [one for one in others if not one.is_proven]
+    if not tied:
+        return ""
+    compared = "".join(f": {one}" for one in _reference([o for o in others if o not in tied]))
+    names = " or ".join(f"{title(one.target)} ({one.ratio:.2f} ×)" for one in tied)
+    return f"{compared}; not proven faster than {names}"
 
 
 def _unproven(returned: str, best: Speedup) -> Verdict:

@@ -7,7 +7,7 @@ are taken round by round. Rounds with the cores too far apart are left out, wher
 up for in the time that there is. Every plan is verified on every sample before it is timed.
 
 Invariants: a plan that crashes the child is marked as failed, and the others start again without it.
-A plan is dropped early only when it is slower than the best by more than noise explains.
+A plan is dropped early only when it is slower than the best by more than noise explains, in rounds without disturbance.
 
 Source: docs/measurement.md says why plans are timed so.
 """
@@ -200,16 +200,28 @@ def _take_turns(
             _time_block(plan, sample)
         distances_us.append(max(before_us, watch.measure()) if watched else 0.0)
         near = watch.are_near(distances_us)
-        if request.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
-            times = {r.position: list(compress(r.samples, near)) for r in active}
-            best = min(map(statistics.median, times.values()))
-            # The first plan is the one that all ratios are taken to, so it stays.
-            rest = [r for r in active[1:] if min(times[r.position]) <= best * HOPELESS_RATIO]
-            if len(rest) < len(active) - 1:
+        if request.prune and near[-1]:
+            hopeful = _hopeful(active, near)
+            if len(hopeful) < len(active):
                 # A plan that leaves keeps what counted until now, whatever is seen later.
                 distances_us = [0.0 if counts else math.inf for counts in near]
-            active = [active[0], *rest]
+            active = hopeful
     return near
+
+
+def _hopeful(active: Sequence[_BuiltPlan], near: Sequence[bool]) -> list[_BuiltPlan]:
+    """The plans that may still win, and the first, to which all ratios are taken.
+
+    Only blocks count that nothing disturbed: another process may take the cores for many rounds.
+    """
+    quiet: dict[int, list[float]] = {}
+    for plan in active:
+        blocks = zip(plan.samples, plan.waits, near, strict=True)
+        quiet[plan.position] = [us for us, wait, counts in blocks if counts and wait <= DISTURBED]
+    known = {position: us for position, us in quiet.items() if len(us) >= _PRUNE_AFTER_ROUNDS}
+    limit_us = HOPELESS_RATIO * min(map(statistics.median, known.values()), default=math.inf)
+    hopeless = {position for position, us in known.items() if min(us) > limit_us}
+    return [active[0], *(plan for plan in active[1:] if plan.position not in hopeless)]
 
 
 def _is_disturbed(active: Sequence[_BuiltPlan], enough: int, load: LoadMeter) -> bool:

@@ -1,8 +1,8 @@
 """The rule by which a plan is chosen; docs/decision-rule.md states it.
 
 1. A plan counts by its estimate from all comparisons (`collage.timing.estimates`).
-2. A plan is left out where another one, no more complex, was faster in every comparison that it took part in, and in two
-   at least.
+2. A plan is left out where another one, no more complex and with a better estimate, was faster in every comparison that
+   it took part in, and in two at least.
 3. Among plans of equal complexity the best estimate wins, proven or not.
 4. A more complex plan takes its place only if it is proven to be faster.
 
@@ -13,7 +13,7 @@ against it no harder.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from collage.backends.registry import backend_of
 from collage.partitioner.candidate import Candidate, Plan
@@ -46,12 +46,14 @@ def choose(entries: Sequence[TimedPlan], estimates: Estimates) -> TimedPlan:
         lanes, partitions = identity(entry.plan)
         return round(estimates.ratio(entry), 9), f"{lanes} {sorted(map(repr, partitions))}"
 
+    fastest_first = sorted(entries, key=order)
     best: TimedPlan | None = None
-    for _, equal in groupby(sorted(entries, key=_complexity), key=_complexity):
-        fastest = next((e for e in sorted(equal, key=order) if not _is_dominated(e, entries)), None)
+    # Sorting keeps the order of equals.
+    for _, equal in groupby(sorted(fastest_first, key=_complexity), key=_complexity):
+        fastest = next((e for e in equal if not _is_beaten(e, fastest_first)), None)
         if fastest is not None and (best is None or proven(fastest, best, estimates)):
             best = fastest
-    assert best is not None  # of the simplest plans, the fastest of a comparison is not dominated
+    assert best is not None  # of the simplest plans, nothing beats the one with the best estimate
     return best
 
 
@@ -86,12 +88,15 @@ def _is_special(partition: Candidate) -> bool:
     return bool(others) or backend.rewriting(partition.target) is not None
 
 
-def _is_dominated(entry: TimedPlan, entries: Sequence[TimedPlan]) -> bool:
-    """Whether another plan, no more complex, was faster in every comparison that an entry took part in."""
+def _is_beaten(entry: TimedPlan, fastest_first: Sequence[TimedPlan]) -> bool:
+    """Whether a plan with a better estimate, no more complex, was faster in every comparison that an entry took part in.
+
+    Without the estimates, three plans could each be beaten by the next one, in a circle.
+    """
     judging, own = set(entry.judging), _complexity(entry)
-    others = [e for e in entries if e is not entry and judging <= set(e.timings)]
-    for other in others:
-        won, met = wins(other, entry)
-        if won == met >= _OFTEN and _complexity(other) <= own:
-            return True
+    for other in takewhile(lambda one: one is not entry, fastest_first):
+        if judging <= set(other.timings) and _complexity(other) <= own:
+            won, met = wins(other, entry)
+            if won == met >= _OFTEN:
+                return True
     return False

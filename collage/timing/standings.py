@@ -77,6 +77,21 @@ class Standings:
             raise NoPlanError(f"no plan could be run end to end ({failures})")
         return choose(timed, self.estimates)
 
+    def best_beside(self, winner: TimedPlan, singles: Sequence[TimedPlan]) -> TimedPlan | None:
+        """The single target that a returned plan is compared with, None of none: what the rule chooses of them.
+
+        Where the rule itself returned the plan, no single target that it passed over as not proven: to return that one
+        would have been to return a guess.
+        """
+        if not singles:
+            return None
+        best = choose(singles, self.estimates)
+        if not self.may_win(winner) or self.winner() is not winner:
+            return best
+        limit = self.ratio(winner)
+        rest = [e for e in singles if self.ratio(e) >= limit or not self.may_win(e)]
+        return choose(rest, self.estimates) if rest else None
+
     def leaders(self) -> list[TimedPlan]:
         """The winner so far, where there is one."""
         return [self.winner()] if any(map(self.may_win, self.entries)) else []

@@ -72,6 +72,12 @@ class TimedPlan:
         return min((c for c in self.timings if c not in self.screenings), default=None)
 
     @property
+    def ran_in_quiet(self) -> bool:
+        """True where enough rounds of a comparison that counts were not disturbed by other processes."""
+        rounds = [self.timings[comparison].quiet for comparison in self.counting]
+        return any(sum(quiet) >= min(_ENOUGH_PAIRS, len(quiet)) for quiet in rounds)
+
+    @property
     def samples_us(self) -> list[float]:
         """Its samples of the comparisons that count."""
         return [us for comparison in self.counting for us in self.timings[comparison].samples_us]

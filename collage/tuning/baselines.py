@@ -196,16 +196,18 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         if variants and budget is None and not budgeted.out_of_time:
             joined = _joined_by(budgeted, variants)
             comparisons = comparisons.joined_by(joined.specs, joined.single_targets.latencies_us())
-        singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
-        exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
+        singles_us, promise, ended_early = _so_far(joined, comparisons)
+        if ended_early is not None and joined.single_targets.untried() and not joined.out_of_time:
+            # Nobody knows whether these are slower, and time is left.
+            joined, comparisons = _with_untried(joined, comparisons)
+            singles_us, promise, ended_early = _so_far(joined, comparisons)
         blocks: Sequence[Candidate] = ()
-        promise = promised(joined.model.index, list(joined.estimates.profiles_us().values()))
         wholes = [e for e in comparisons.standings.entries if len(e.plan.partitions) == 1]
-        ended_early = early_end(joined, comparisons, promise) if joined.request.searches else None
         if ended_early is not None:
             timer.say(ended_early)
             joined.run.clock.expect(timer.expected_s(CHECKING_PLANS) + joined.emit_s)
         elif joined.request.searches:
+            exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
             comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
     corrections = comparisons.corrected(Corrections(single_target_us=singles_us))
     timed = Timed(
@@ -220,6 +222,23 @@ def time_baselines(budgeted: Budgeted) -> Timed:
     )
     observe(timed)
     return timed
+
+
+def _so_far(known: Budgeted, comparisons: Comparisons) -> tuple[dict[Target, float], float, str | None]:
+    """By what ran in turn: what whole models take, what the best target for each part would save, why to search nothing."""
+    singles_us = known.single_targets.corrected_us(comparisons.singles_us(), known.estimates)
+    promise = promised(known.model.index, list(known.estimates.profiles_us().values()))
+    searches = known.request.searches
+    return singles_us, promise, early_end(known, comparisons, promise) if searches else None
+
+
+def _with_untried(known: Budgeted, comparisons: Comparisons) -> tuple[Budgeted, Comparisons]:
+    """The same after targets that the whole model had no time for were measured in the time left, and ran in turn."""
+    before = known.single_targets.latencies_us()
+    estimates = known.single_targets.measure(known.candidates, known.deadline, may_win=known.keeps)
+    after = known.single_targets.latencies_us()
+    late = {target: us for target, us in after.items() if target not in before}
+    return replace(known, estimates=estimates), comparisons.joined_late(late)
 
 
 def _screen_by_task(budgeted: Budgeted, timer: PlanTimer) -> None:

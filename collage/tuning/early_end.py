@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
+from collage.refinement.confirmation import DISTURBED_BEHIND
 from collage.search.corrections import Corrections
 from collage.search.lazy_search import LazySearch
+from collage.timing.request import NO_TIME
 from collage.tuning.stages import Budgeted
 
 # The other runtimes take at least so many times as long, and no mix promises to save more than such a share.
@@ -33,13 +35,33 @@ def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str
         return None
     if (reason := known.advice.against_search(promised)) is not None:
         return reason
-    whole_us: dict[Target, float] = {}
-    for entry in comparisons.standings.entries:
-        if entry.timed and len(entry.plan.partitions) == 1:
-            whole_us[entry.plan.partitions[0].target] = comparisons.at_known_pace_us(entry)
+    # Other processes may take more from one runtime than from another.
+    if not fastest.ran_in_quiet:
+        return None
+    whole_us = _whole_us(comparisons, known.single_targets.latencies_us())
     corrections = comparisons.corrected(Corrections())
     leader = fastest.plan.partitions[0].target
     return reason_to_end(leader, whole_us, lambda: _promise_us(known, corrections))
+
+
+def _whole_us(comparisons: Comparisons, alone_us: Mapping[Target, float]) -> dict[Target, float]:
+    """What the whole model takes on each target and variant, at the least.
+
+    Args:
+        comparisons: in which most of them ran.
+        alone_us: what it took on each target that was measured; all that is known where it was not compiled in time.
+    """
+    whole_us: dict[Target, float] = {}
+    for entry in comparisons.standings.entries:
+        if len(entry.plan.partitions) != 1:
+            continue
+        target = entry.plan.partitions[0].target
+        if entry.timed:
+            us = comparisons.at_known_pace_us(entry)
+            whole_us[target] = us if entry.ran_in_quiet else us / DISTURBED_BEHIND
+        elif entry.failure == NO_TIME and target in alone_us:
+            whole_us[target] = alone_us[target]
+    return whole_us
 
 
 def reason_to_end(

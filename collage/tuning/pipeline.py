@@ -8,9 +8,11 @@ The cancel event is looked at between measurements, and stops the child of one t
 
 from __future__ import annotations
 
+import math
 import time
 
 from collage.artifact.emit import TuneResult
+from collage.deadline import waiting_end_s
 from collage.partitioner.errors import BadInputError
 from collage.shapes.settle import Settled
 from collage.tuning.baselines import measure_single_targets, propose_plans, time_baselines
@@ -67,8 +69,10 @@ def tune_ingested(read: Ingested) -> TuneResult:
         return finish(_winner(prepared))
     if request.options.fresh:
         return _remembered(cache, prepared)
-    begin_s = time.monotonic()
-    with cache.turn(prepared.limit_s, run.cancel) as record:
+    begin_s, until_s = time.monotonic(), math.inf
+    if request.options.time_limit_s is not None:
+        until_s = waiting_end_s(run.clock.begin_s, prepared.limit_s)
+    with cache.turn(prepared.limit_s, run.cancel, until_s) as record:
         waited_s = time.monotonic() - begin_s
         known = recall(prepared, record) if record is not None else None
         return known or _remembered(cache, prepared, waited_s)

@@ -166,6 +166,7 @@ def allow(prepared: Prepared, waited_s: float = 0.0) -> Allowed:
         run.cancel,
     )
     error_limits = ErrorLimits.of(options, request.check is not None)
+    is_strict = request.options.time_limit_s is not None
     prepared.costs.limit_errors(error_limits.local_limit, error_limits.whole_limit)
     return Allowed(
         **vars(prepared),
@@ -174,9 +175,10 @@ def allow(prepared: Prepared, waited_s: float = 0.0) -> Allowed:
         notes=notes,
         copies=copy_costs(prepared.specs, sampling.threads, run.runner.run),
         deadline=Deadline.of(
-            begin_s=run.clock.begin_s + waited_s,
+            begin_s=run.clock.begin_s,
             limit_s=prepared.limit_s - seconds_kept(request.options, prepared.limit_s),
-            is_strict=request.options.time_limit_s is not None,
+            is_strict=is_strict,
+            waited_s=waited_s,
         ),
-        objective_end_s=run.clock.begin_s + waited_s + prepared.limit_s,
+        objective_end_s=run.clock.begin_s + prepared.limit_s + (0.0 if is_strict else waited_s),
     )

@@ -69,7 +69,7 @@ def _emit(
 
 
 def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
-    request, entries, winner = refined.request, refined.comparisons.standings.entries, refined.winner
+    request, standings, winner = refined.request, refined.comparisons.standings, refined.winner
     known = KnownCosts(
         index=refined.model.index,
         targets=[spec.target for spec in refined.specs],
@@ -84,8 +84,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         index=refined.model.index,
         targets=request.targets,
         winner=winner,
-        entries=entries,
-        estimates=refined.comparisons.standings.estimates,
+        standings=standings,
         infeasible={**whole_model_failures(known), **refined.left_out},
         candidates=refined.candidates,
         unique=refined.costs.unique(refined.candidates.candidates) if known.searched else None,
@@ -94,9 +93,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         seconds=seconds,
         tolerance=refined.tolerance,
         metric=request.options.metric,
-        front=front(refined.model, refined.comparisons.standings, winner)
-        if request.options.pareto
-        else None,
+        front=front(refined.model, standings, winner) if request.options.pareto else None,
         learned=refined.advice.told(),
         objective=refined.objective,
         sampled="seeded" if request.inputs is None else "given",

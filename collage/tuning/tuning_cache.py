@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -86,12 +88,15 @@ class TuningCache:
         self._digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @contextmanager
-    def turn(self, limit_s: float, cancel: threading.Event | None) -> Iterator[TuningRecord | None]:
+    def turn(
+        self, limit_s: float, cancel: threading.Event | None, until_s: float = math.inf
+    ) -> Iterator[TuningRecord | None]:
         """Wait while another tuner makes this search; a caller that makes it itself keeps others waiting meanwhile.
 
         Args:
             limit_s: what a search that looked for fewer seconds found does not count.
             cancel: stops the waiting.
+            until_s: the waiting ends then, by `time.monotonic`; the caller makes the search beside the other tuner.
 
         Yields:
             What such a search found, or None where the caller is to make it.
@@ -107,6 +112,15 @@ class TuningCache:
             if not waits:
                 waits = True
                 self._listener(Event("waiting", "another tuner searches the same; its result will do"))
+            if time.monotonic() >= until_s:
+                self._listener(
+                    Event(
+                        "waiting",
+                        "the time is up, and another tuner still searches; not waiting for it",
+                    )
+                )
+                yield None
+                return
             wait_a_little(cancel)
         if record is not None:
             yield record

@@ -35,7 +35,8 @@ def test_other_work_runs_inside_the_block_only(kind: str) -> None:
 
 def test_tables_count_what_is_too_slow_and_compare_with_quiet() -> None:
     rows = [
-        *(_row("m", "none", 1.0, n) for n in range(2)),
+        {**_row("m", "none", 1.0), "seconds": 21.0, "warnings": ["ended early: a is far ahead"]},
+        {**_row("m", "none", 1.0, 1), "warnings": ["sample inputs were seeded"]},
         *(_row("m", "bursts", speed, n) for n, speed in enumerate((0.96, 0.98))),
         {**SETTINGS, "model": "m", "kind": "bursts", "number": 2, "error": "broke", "seconds": 1.0},
     ]
@@ -45,6 +46,7 @@ def test_tables_count_what_is_too_slow_and_compare_with_quiet() -> None:
     )
     assert quiet[1:5] == ["2", "0 (0%)", "1.000", "1.000"]
     assert bursts[1:5] == ["2", "1 (50%)", "0.970", "0.970"]
+    assert quiet[-3:-1] == ["1", "39"] and bursts[-3:-1] == ["0", ""]
     assert bursts[-1] == "1 |"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collage.deadline import NO_DEADLINE, Deadline
+from collage.deadline import NO_DEADLINE, Deadline, waiting_end_s
 
 
 def _at(now_s: float, limit_s: float = 100.0, is_strict: bool = True) -> Deadline:
@@ -69,3 +69,19 @@ def test_extended_search_never_takes_what_is_reserved() -> None:
 
 def test_without_a_limit_everything_fits() -> None:
     assert NO_DEADLINE.fits(1e9) and NO_DEADLINE.fits_confirming(1e9) and not NO_DEADLINE.has_passed
+
+
+@pytest.mark.parametrize("waited_s", [0.0, 30.0, 110.0, 1e3])
+def test_waiting_for_another_tuner_moves_no_end_that_the_caller_set(waited_s: float) -> None:
+    without = _at(0.0)
+    after = Deadline.of(begin_s=0.0, limit_s=100.0, is_strict=True, waited_s=waited_s)
+    assert after.end_s == without.end_s and after.give_up_s == without.give_up_s
+    # Plans are looked for as long as without the wait, as far as that fits.
+    assert after.search_s == min(100.0 + waited_s, after.end_s)
+    usual = Deadline.of(begin_s=0.0, limit_s=100.0, is_strict=False, waited_s=waited_s)
+    assert usual.search_s == 100.0 + waited_s
+
+
+@pytest.mark.parametrize("limit_s", [1.0, 40.0, 600.0])
+def test_waiting_ends_with_time_left_for_a_plan_of_its_own(limit_s: float) -> None:
+    assert limit_s < waiting_end_s(0.0, limit_s) <= _at(0.0, limit_s).end_s - 4

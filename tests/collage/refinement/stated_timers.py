@@ -27,10 +27,14 @@ SINGLES = dict.fromkeys(TARGETS, 1000.0)
 class StatedTimer(PlanTimer):
     """Comparisons whose times somebody stated: by plan, one for each comparison in which it takes part.
 
-    Two numbers for one comparison are the times of odd and of even rounds.
+    Two numbers for one comparison are the times of odd and of even rounds. Other processes disturb all rounds of the
+    first so many comparisons.
     """
 
-    def __init__(self, stated: Mapping[str, Sequence[float | tuple[float, float]]]) -> None:
+    def __init__(
+        self, stated: Mapping[str, Sequence[float | tuple[float, float]]], disturbed: int = 0
+    ) -> None:
+        self._disturbed = disturbed
         self.said: list[str] = []
         super().__init__(None, None, lambda event: self.said.append(event.message))
         self._stated = {name: list(times) for name, times in stated.items()}
@@ -46,7 +50,9 @@ class StatedTimer(PlanTimer):
             samples_us = (now if isinstance(now, tuple) else (now, now)) * 8
             parts = len(entry.plan.partitions)
             steps_us = (statistics.median(samples_us) / parts,) * parts
-            entry.timings[len(self.comparisons)] = PlanTiming(samples_us, steps_us, 0.0)
+            waits = (1.0 if len(self.comparisons) < self._disturbed else 0.0,) * 16
+            timing = PlanTiming(samples_us, steps_us, 0.0, waits=waits)
+            entry.timings[len(self.comparisons)] = timing
             entry.baseline_ratios[len(self.comparisons)] = [sample / 1000.0 for sample in samples_us]
         self.entries.extend(plans)
         self.comparisons.append({entry.name for entry in [*known, *plans]})

@@ -153,3 +153,57 @@ def test_nearly_equal_single_targets_are_decided_by_more_builds() -> None:
     steady = StatedTimer({second: (960.0, 961.0, 962.0, 963.0)})
     assert refined(steady, World(24, 3)).name == second
     assert len(steady.comparisons) == 4
+
+
+_MIXES = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1500.0,) * 9)
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "expected", "comparisons"),
+    # In quiet such a lead needs no second look. Beside others it does, and then the two are near rivals.
+    [(0, 0, 1), (1, 1, 6), (2, 1, 6)],
+)
+def test_a_lead_in_disturbed_rounds_only_is_looked_at_again(
+    disturbed: int, expected: int, comparisons: int
+) -> None:
+    first, second, third = (f"single {target}" for target in TARGETS)
+    stated = {
+        first: (1000.0, *(1040.0,) * 8),
+        second: (1230.0, *(1000.0,) * 8),
+        third: (2500.0,) * 9,
+    }
+    timer = StatedTimer(_MIXES | stated, disturbed)
+    assert refined(timer, World(24, 3)).name == f"single {TARGETS[expected]}"
+    assert len(timer.comparisons) == comparisons
+    # What is far behind takes no part.
+    assert all(third not in compared for compared in timer.comparisons[1:])
+
+
+def test_a_lead_beside_others_stands_once_it_is_seen_in_quiet() -> None:
+    behind = dict.fromkeys([f"single {target}" for target in TARGETS[1:]], (1230.0,) * 9)
+    timer = StatedTimer(_MIXES | behind, disturbed=1)
+    assert refined(timer, World(24, 3)).name == f"single {TARGETS[0]}"
+    assert len(timer.comparisons) == 2
+
+
+def test_a_target_with_wide_noise_is_timed_again() -> None:
+    """It is a tenth behind in the middle of rounds that go up and down by as much."""
+    second, third = (f"single {target}" for target in TARGETS[1:])
+    stated = {second: ((760.0, 1590.0), *(950.0,) * 8), third: (1500.0,) * 9}
+    timer = StatedTimer(_MIXES | stated)
+    assert refined(timer, World(24, 3)).name == second
+    assert len(timer.comparisons) >= 4
+
+
+@pytest.mark.parametrize(("fitting", "count"), [(2, 2), (3, 3), (1, 1)])
+def test_where_time_is_short_the_nearest_are_looked_at_again(fitting: int, count: int) -> None:
+    second, third = (f"single {target}" for target in TARGETS[1:])
+    stated = {second: (1230.0, *(900.0,) * 8), third: (1300.0,) * 9}
+    timer = StatedTimer(_MIXES | stated, disturbed=1)
+    timer.plan_s = 1.0
+    deadline = Deadline(search_s=0.0, confirm_s=fitting, clock=lambda: 0.0)
+    refined(timer, World(24, 3), deadline=deadline)
+    compared = [len(compared) for compared in timer.comparisons]
+    assert max(compared[1:], default=1) == count
+    assert all(third not in compared for compared in timer.comparisons[1:]) or fitting == 3
+    assert bool(timer.skipped) is (fitting < 3)

@@ -160,3 +160,38 @@ def test_greedy_plan_slower_than_a_single_target_warns() -> None:
         "The greedy plan, 2 partitions (openvino, mnn), is returned: 0.80 × OpenVINO, so slower."
     )
     assert found.warning == "the plan is slower than OpenVINO alone: 0.800 × [0.792, 0.808]"
+
+
+def test_greedy_plan_that_failed_is_not_the_returned_one() -> None:
+    """A target that claims every node crashes, and another one is so far ahead that nothing is searched."""
+    failed = {"name": "greedy", "partitions": 1, "targets": [MNN], "infeasible": "crash: SIGFPE"}
+    found = verdict(report([OV], {ORT: 1.6, OV: 1.0, MNN: "crash"}, search=None, plans=[failed]))
+    assert found.sentence == (
+        "OpenVINO is the fastest single target: 1.60 × ONNX Runtime; mixes were not searched."
+    )
+    timed = plan("greedy", [OV, MNN], 0.8)
+    found = verdict(report([OV], {ORT: 1.6, OV: 1.0, MNN: "crash"}, search=None, plans=[timed]))
+    assert found.sentence.startswith("OpenVINO is the fastest single target")
+
+
+def test_mix_that_wins_without_a_search_is_no_single_target() -> None:
+    found = verdict(report([OV, MNN], {ORT: 1.6, OV: 1.2}, search=None))
+    assert found.sentence == (
+        "2 partitions (openvino, mnn) are the fastest: 1.20 × the best single target openvino, 1.60 × ONNX Runtime; "
+        "other mixes were not searched."
+    )
+    near = verdict(report([OV, MNN], {ORT: 1.6, OV: 1.005}, search=None))
+    assert near.sentence.endswith("so not proven faster; other mixes were not searched.")
+    assert near.warning == "the plan is not proven faster than OpenVINO alone: 1.005 × [0.995, 1.015]"
+
+
+def test_single_target_without_a_search_is_the_fastest_only_if_proven() -> None:
+    found = verdict(report([OV], {ORT: 2.0, OV: 1.0, MNN: 1.005}, search=None))
+    assert found.sentence == (
+        "OpenVINO is returned: 2.00 × ONNX Runtime; not proven faster than MNN (1.00 ×); mixes were not searched."
+    )
+    slower = verdict(report([OV], {ORT: 0.8, OV: 1.0}, search=None))
+    assert slower.sentence == (
+        "OpenVINO is returned: 0.80 × ONNX Runtime, so slower; mixes were not searched."
+    )
+    assert slower.warning == "the plan is slower than ONNX Runtime alone: 0.800 × [0.792, 0.808]"

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.target import Target
-from collage.timing.decision import choose, complexity, proven
+from collage.timing.decision import choose, complexity
 from collage.timing.estimates import Estimates, levels
 from collage.timing.request import DISTURBED, PlanTiming
+from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan, wins
 
 TARGETS = tuple(Target(name) for name in ("null", "simulated", "onnxruntime", "openvino"))
+WAYS = (*TARGETS, Target.parse("openvino -threads=1"), Target.parse("onnxruntime -rewrite=on"))
 
 
 def _plan(name: str, target: Target, parts: int = 1) -> TimedPlan:
@@ -38,35 +40,43 @@ def _choose(entries: Sequence[TimedPlan]) -> TimedPlan:
     return choose(entries, Estimates(entries))
 
 
-LOGS = st.floats(-0.5, 0.5, allow_nan=False, width=32)
+# Levels that are often alike, so that plans tie.
+LOGS = st.sampled_from([0.0, 0.01]) | st.floats(-0.5, 0.5, allow_nan=False, width=32)
 
 
 @st.composite
-def tunings(draw: st.DrawFn) -> tuple[list[TimedPlan], list[list[float]]]:
-    """Plans of one to three partitions, and comparisons of them: the first plan is in all, others in some."""
-    count = draw(st.integers(2, 5))
+def tunings(draw: st.DrawFn) -> list[TimedPlan]:
+    """Plans of one to three partitions, and comparisons of them: the first plan is in all, others in some.
+
+    In a comparison each plan has a level, around which its rounds go up and down, each plan's at a moment of its own.
+    """
+    count = draw(st.integers(2, 6))
     entries = [
-        _plan(f"plan {i}", TARGETS[i % 4], 1 + (draw(st.integers(0, 2)) if i else 0))
+        _plan(f"plan {i}", draw(st.sampled_from(WAYS)), 1 + (draw(st.integers(0, 2)) if i else 0))
         for i in range(count)
     ]
     # The same plan twice would be one entry.
     entries = [TimedPlan(Plan(e.plan.partitions, lanes=1 + i), e.name) for i, e in enumerate(entries)]
-    logs = [
-        draw(st.lists(LOGS, min_size=count, max_size=count)) for _ in range(draw(st.integers(1, 6)))
-    ]
-    for number, row in enumerate(logs):
+    for number in range(draw(st.integers(1, 6))):
+        swing = draw(st.sampled_from([0.0, 0.01, 0.1]))
         present = [0, *(i for i in range(1, count) if draw(st.booleans()) or number == 0)]
-        _compare(number, [(entries[i], [1000 * math.exp(row[i])] * 6) for i in present])
-    return entries, logs
+        _compare(number, [(entries[i], _samples(draw(LOGS), swing, draw(THIRDS))) for i in present])
+    return entries
+
+
+THIRDS = st.integers(0, 2)
+
+
+def _samples(level: float, swing: float, turn: int) -> list[float]:
+    return [1000 * math.exp(level + swing * ((i + turn) % 3)) for i in range(6)]
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(tunings(), st.randoms(use_true_random=False))
 def test_order_of_plans_and_comparisons_changes_nothing(
-    tuning: tuple[list[TimedPlan], list[list[float]]], order: random.Random
+    entries: list[TimedPlan], order: random.Random
 ) -> None:
-    entries, _ = tuning
     chosen = _choose(entries)
     shuffled = list(entries)
     order.shuffle(shuffled)
@@ -82,13 +92,13 @@ def test_order_of_plans_and_comparisons_changes_nothing(
 
 @settings(max_examples=150, deadline=None)
 @given(tunings())
-def test_plan_that_loses_every_comparison_never_wins(
-    tuning: tuple[list[TimedPlan], list[list[float]]],
-) -> None:
-    entries, _ = tuning
-    chosen = _choose(entries)
+def test_plan_that_loses_every_comparison_never_wins(entries: list[TimedPlan]) -> None:
+    """Not beside a plan that is no more complex, and faster by its estimate too."""
+    estimates = Estimates(entries)
+    chosen = choose(entries, estimates)
     for other in entries:
-        if other is chosen or complexity(other.plan) > complexity(chosen.plan):
+        is_faster = estimates.ratio(other) < estimates.ratio(chosen) - 1e-8
+        if not is_faster or complexity(other.plan) > complexity(chosen.plan):
             continue
         won, met = wins(other, chosen)
         everywhere = set(chosen.timings) <= set(other.timings)
@@ -96,18 +106,65 @@ def test_plan_that_loses_every_comparison_never_wins(
 
 
 @settings(max_examples=150, deadline=None)
-@given(tunings())
-def test_chosen_plan_is_never_slower_than_a_simpler_one_by_the_estimates(
-    tuning: tuple[list[TimedPlan], list[list[float]]],
+@given(tunings(), st.sets(st.sampled_from(WAYS)))
+def test_gain_over_the_best_single_target_is_never_below_one(
+    entries: list[TimedPlan], given_targets: set[Target]
 ) -> None:
-    entries, _ = tuning
-    estimates = Estimates(entries)
-    chosen = choose(entries, estimates)
-    singles = [entry for entry in entries if len(entry.plan.partitions) == 1]
-    best = choose(singles, estimates)
-    assert estimates.between(best, chosen).ratio >= 1.0
-    if best is not chosen:
-        assert proven(chosen, best, estimates) or complexity(best.plan) == complexity(chosen.plan)
+    """Whichever single targets the caller gave; the others are variants of them."""
+    standings = Standings(tuple(entries))
+    winner, estimates = standings.winner(), standings.estimates
+    parts = [(entry, entry.plan.partitions) for entry in entries]
+    singles = [e for e, own in parts if len(own) == 1 and own[0].target in given_targets]
+    best = standings.best_beside(winner, singles)
+    assert best is None or estimates.between(best, winner).ratio >= 1.0
+    simplest = min(complexity(entry.plan) for entry in entries)
+    if complexity(winner.plan) > simplest:
+        first = choose([e for e in entries if complexity(e.plan) == simplest], estimates)
+        assert estimates.between(first, winner).ratio > 1.0
+
+
+def test_a_circle_of_plans_that_each_beat_the_next_has_a_winner() -> None:
+    """By medians of rounds each of three is faster than the next in both comparisons; a mix is hardly faster."""
+    circle = [_plan(f"single {target}", target) for target in TARGETS[:3]]
+    mixed = _plan("mixed", TARGETS[2], 2)
+    rows = [[100.0, 101.0, 102.0] * 4, [101.0, 102.0, 100.0] * 4, [102.0, 100.0, 101.0] * 4]
+    for number in range(2):
+        _compare(number, [*zip(circle, rows, strict=True), (mixed, [100.99] * 12)])
+    assert [wins(circle[i], circle[i - 2]) for i in range(3)] == [(2, 2)] * 3
+    assert _choose(circle) in circle
+    assert _choose([*circle, mixed]) in circle
+
+
+@pytest.mark.parametrize("later", [[104.0] * 6, [110.0] * 3])
+def test_a_plan_left_out_for_another_leaves_no_slower_winner(later: list[float]) -> None:
+    """A variant is ahead of a target in the two comparisons that both ran, and slower than it by all of them."""
+    base, target = _plan("single onnxruntime", TARGETS[2]), _plan("single openvino", TARGETS[3])
+    variant = _plan("single openvino -threads=1", WAYS[4])
+    for number in range(2):
+        rows = [(base, 105.0), (target, 100.0), (variant, 98.5)]
+        _compare(number, [(entry, [us] * 12) for entry, us in rows])
+    for number, us in enumerate(later, 2):
+        _compare(number, [(base, [105.0] * 12), (variant, [us] * 12)])
+    standings = Standings((base, target, variant))
+    winner = standings.winner()
+    best = standings.best_beside(winner, [base, target])
+    assert best is not None and standings.estimates.between(best, winner).ratio >= 1.0
+    assert winner is target
+
+
+def test_a_target_passed_over_for_want_of_proof_is_not_compared_with() -> None:
+    """A rewritten target looks faster than the variant that is returned, in one comparison of two."""
+    variant, rewritten = _plan("single openvino -threads=1", WAYS[4]), _plan("rewritten", WAYS[5])
+    target = _plan("single openvino", TARGETS[3])
+    for number, us in enumerate((90.0, 102.0)):
+        rows = [(variant, 100.0), (target, 130.0), (rewritten, us)]
+        _compare(number, [(entry, [us] * 12) for entry, us in rows])
+    standings = Standings((variant, target, rewritten))
+    assert standings.winner() is variant
+    assert standings.ratio(rewritten) < standings.ratio(variant)
+    assert standings.best_beside(variant, [target, rewritten]) is target
+    # What the caller asked for is compared with the best.
+    assert standings.best_beside(target, [target, rewritten]) is rewritten
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.3, 0.6, 1.0])

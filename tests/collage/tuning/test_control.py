@@ -228,7 +228,7 @@ def test_any_time_limit_gives_a_plan_and_an_honest_bound(
         model = tmp_path / "zero.onnx"
         model.write_bytes(zero_model())
     known, searches = [], []
-    for seconds in (0.01, 1.0, 12.0):
+    for seconds in (0.01, 1.0, 24.0):
         made = collage.tune(
             model,
             targets,
@@ -240,14 +240,14 @@ def test_any_time_limit_gives_a_plan_and_an_honest_bound(
         if search is None:  # docs/time.md: the time was up, or one of several runtimes is far ahead
             left_out = [text for text in warnings if "left out" in text and "the search" in text]
             ended_early = [text for text in warnings if "ended early" in text]
-            assert (left_out and seconds < 12) or (ended_early and OV in targets), warnings
+            assert (left_out and seconds < 24) or (ended_early and OV in targets), warnings
         else:
             assert search["bound_us"] <= search["objective_us"] * (1 + 1e-9)
         searches.append(search)
         assert made.report["partitions"] and json.dumps(search)
         # First timings may take longer than a short limit. What did not fit is named, and is known by the last.
         late = [text for text in warnings if "time was up" in text]
-        assert len(late) <= (seconds < 12)
+        assert len(late) <= (seconds < 24)
         assert all(f"'{targets[0]}'" not in text for text in late)
         assert all(any(f"'{target}'" in text for target in targets[1:]) for text in late)
         counts = made.report["candidates"]

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from collage.deadline import Deadline
+from collage.learning.advice import NO_ADVICE
 from collage.partitioner.target import Target
-from collage.tuning.early_end import reason_to_end
+from collage.refinement.comparisons import Comparisons
+from collage.timing.request import NO_TIME, PlanTiming
+from collage.tuning.early_end import early_end, reason_to_end
+from collage.tuning.stages import Budgeted
+from tests.collage.refinement.stated_timers import StatedTimer
+from tests.collage.stated_world import FREE, INFINITE, TARGETS, StatedCosts, World
 
 FAST, SLOW = Target("openvino"), Target("mnn")
 VARIANT = Target.parse("openvino -threads=1")
@@ -40,3 +51,44 @@ def test_a_target_without_another_to_beat_does_not_end_the_search(
     times_us: dict[Target, float],
 ) -> None:
     assert reason_to_end(FAST, times_us, lambda: 1000.0) is None
+
+
+def _reason(
+    whole_us: Sequence[float], disturbed: int = 0, left_out_us: float | None = None
+) -> str | None:
+    """Why no search follows comparisons of three targets, the last of which may not have been compiled in time."""
+    world = World(24, 3)
+    stated = {f"single {t}": (us,) for t, us in zip(TARGETS, whole_us, strict=True)}
+    timer = StatedTimer(stated, disturbed)
+    alone_us = dict(zip(TARGETS, whole_us, strict=True))
+    comparisons = Comparisons.of(world.model, [], FREE, timer, alone_us)
+    comparisons.open(())
+    if left_out_us is not None:
+        late = next(e for e in comparisons.singles if TARGETS[2] in e.plan.targets)
+        alone_us[TARGETS[2]] = left_out_us
+        late.timings, late.baseline_ratios = {0: PlanTiming(failure=NO_TIME)}, {0: []}
+    known = SimpleNamespace(
+        model=world.model,
+        candidates=world.candidates,
+        transitions=world.transitions,
+        left_out={},
+        specs=TARGETS,
+        budget=None,
+        advice=NO_ADVICE,
+        single_targets=SimpleNamespace(latencies_us=lambda: alone_us),
+        costs=StatedCosts(world.truth, most=0),
+        estimates=world.estimates(()),
+        constraints=FREE,
+        deadline=Deadline(search_s=INFINITE),
+    )
+    return early_end(cast(Budgeted, known), comparisons, 0.0)
+
+
+def test_a_lead_in_disturbed_rounds_does_not_end_the_search() -> None:
+    assert _reason((1000.0, 1600.0, 1700.0)) is not None
+    assert _reason((1000.0, 1600.0, 1700.0), disturbed=1) is None
+
+
+@pytest.mark.parametrize(("alone_us", "ends"), [(1200.0, False), (2000.0, True)])
+def test_a_target_not_compiled_in_time_counts_as_it_was_measured(alone_us: float, ends: bool) -> None:
+    assert (_reason((1000.0, 1600.0, 1000.0), left_out_us=alone_us) is not None) is ends

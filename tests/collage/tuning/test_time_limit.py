@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx.parser
 import pytest
 
+import collage.runner
+from benchmarks.support.zero_model import zero_model
+from collage.backends.measurement.measure import Measurement, MeasureRequest, measure
 from collage.events import Event
-from collage.partitioner.errors import NoPlanError
+from collage.partitioner.errors import NoPlanError, OutOfTimeError
 from tests.tuning import tuned
 
 TARGETS = ("onnxruntime", "openvino")
@@ -71,3 +75,36 @@ def test_a_search_that_finds_no_plan_ends_with_the_reasons_of_targets(tmp_path: 
     with pytest.raises(NoPlanError, match=r"--time-limit.*null -latency_us=200000: wrong result"):
         tuned(model, targets, tmp_path, time_limit_s=2.0)
     assert time.monotonic() - begin_s < 60
+
+
+@pytest.mark.slow
+def test_time_left_goes_to_untimed_targets_before_a_search_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One target is far ahead of another one, and the third needs more than its first share of the time."""
+    fast, other, late = (
+        "null -latency_us=2",
+        "onnxruntime -threads=1",
+        "simulated -precision=f32 -speedup=0.2",
+    )
+    tries: list[str] = []
+
+    def slow_at_first(request: MeasureRequest, *more: Any) -> Measurement:
+        tries.append(request.target.backend)
+        if tries.count("simulated") < 3 and tries[-1] == "simulated":
+            raise OutOfTimeError("it is stated")
+        return measure(request, *more)
+
+    monkeypatch.setattr(collage.runner, "measure", slow_at_first)
+    said: list[str] = []
+    artifact = tuned(
+        onnx.load_from_string(zero_model()),
+        (fast, other, late),
+        tmp_path,
+        time_limit_s=30.0,
+        on_event=lambda event: said.append(event.message),
+    )
+    assert tries.count("simulated") >= 3
+    assert all("latency_us" in baseline for baseline in artifact.report["baselines"]), said
+    assert not any("time was up" in warning for warning in artifact.report["warnings"])
+    assert any("ended early" in warning for warning in artifact.report["warnings"]), said

@@ -133,16 +133,16 @@ def test_tuning_without_a_search_is_timed_each_time(tuner: Tuner) -> None:
         assert tuner.searched
 
 
-def _claimed_by_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Another owner claims each search just before this one does, for three seconds; the digests."""
+def _claimed_by_another(monkeypatch: pytest.MonkeyPatch, lease_s: float = 3.0) -> list[str]:
+    """Another owner claims each search just before this one does, for some seconds; the digests."""
     claim = CostDatabase.claim
     digests: list[str] = []
 
-    def late(self: CostDatabase, keys: Sequence[CostKey | str], owner: str, lease_s: float) -> Claims:
+    def late(self: CostDatabase, keys: Sequence[CostKey | str], owner: str, own_s: float) -> Claims:
         if not digests and isinstance(keys[0], str):
             digests.extend(keys)
-            assert claim(self, digests, "another", 3.0).granted
-        return claim(self, keys, owner, lease_s)
+            assert claim(self, digests, "another", lease_s).granted
+        return claim(self, keys, owner, own_s)
 
     monkeypatch.setattr(CostDatabase, "claim", late)
     return digests
@@ -162,6 +162,18 @@ def test_tuner_waiting_for_a_search_that_dies_searches_in_full_time(
     found = [(tuple(part["nodes"]), part["target"]) for part in made.plan["partitions"]]
     assert found == best_plan()
     assert made.report["seconds"]["total"] > 3.0
+
+
+def test_waiting_for_a_search_ends_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner = Tuner(tmp_path)
+    assert not _claimed_by_another(monkeypatch, lease_s=600.0)
+    made = tuner.tune(time_limit_s=1.0)
+    waiting = [event.message for event in tuner.events if event.stage == "waiting"]
+    assert waiting[1:] == ["the time is up, and another tuner still searches; not waiting for it"]
+    assert made.report["known_since"] is None and made.report["partitions"]
+    assert 5.0 < made.report["seconds"]["total"] < 1.25 * 1.0 + 10
 
 
 def test_waiting_for_a_search_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

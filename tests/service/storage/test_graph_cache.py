@@ -90,7 +90,7 @@ def test_trials_of_one_token_leave_turns_to_others(start_server: StartServer) ->
     first = threading.Event()
 
     def settle(source: Path, dims: dict[str, Any], **limits: float) -> SimpleNamespace:
-        order.append(source.read_text().split()[0])
+        order.append(source.read_text(encoding="utf-8").split()[0])
         assert first.wait(30)
         return SimpleNamespace(proposed={})
 

@@ -138,7 +138,7 @@ class CostDatabase:
             if (after := page.next) is None:
                 return
 
-    def import_lines(self, stream: Iterable[str]) -> ImportResult:
+    def import_lines(self, stream: Iterable[str | bytes]) -> ImportResult:
         """Import JSON lines as `export_lines` writes them; bad ones are refused, and known costs stay.
 
         Each batch is committed as it is read.

@@ -9,21 +9,19 @@ Invariant: a blob that a model or a job refers to cannot be deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from collage.cost_db.blob_references import BLOBS, unused
+from collage.cost_db.blob_references import BLOBS, post_model, unregister_unused, unused
 from collage.cost_db.costs.row import now
 from collage.cost_db.costs.row_mapping import on_conflict
 from collage.cost_db.database import CostDatabase
-from collage.cost_db.errors import QuotaExceededError
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
-from collage.cost_db.tables import blobs, models, tokens
-from collage.partitioner.errors import BadInputError
+from collage.cost_db.tables import blobs, jobs, models
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,9 @@ class RegisteredBlob:
     size_bytes: int
     media_type: str
     created_at: datetime
+    is_new: bool = field(
+        default=False, compare=False
+    )  # of what `BlobRegister.add` gave: made by that call
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,15 @@ class BlobRegister:
 
         def work(connection: sa.Connection) -> RegisteredBlob:
             self._connections.serialize(connection, BLOBS)
+            mine = sa.select(blobs).where(blobs.c.sha256 == sha256)
+            is_new = connection.execute(mine).first() is None
             insert = on_conflict(connection, blobs).values(values)
             connection.execute(
                 insert.on_conflict_do_update(
                     index_elements=[blobs.c.sha256], set_={"created_at": insert.excluded.created_at}
                 )
             )
-            row = connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one()
-            return RegisteredBlob(**row._mapping)
+            return RegisteredBlob(**connection.execute(mine).one()._mapping, is_new=is_new)
 
         return self._connections.write(work)
 
@@ -96,6 +98,43 @@ class BlobRegister:
             return tuple(sorted(connection.execute(statement).scalars()))
 
         return self._connections.write(work)
+
+    def take_back(self, added: Sequence[RegisteredBlob]) -> tuple[str, ...]:
+        """Unregister what `add` gave, for a request that is refused; the caller deletes the bytes.
+
+        What was registered before, what somebody added since, and what something refers to stays.
+        """
+        mine = [
+            sa.and_(blobs.c.sha256 == each.sha256, blobs.c.created_at == each.created_at)
+            for each in added
+            if each.is_new
+        ]
+        if not mine:
+            return ()
+        statement = sa.delete(blobs).where(sa.or_(*mine), unused()).returning(blobs.c.sha256)
+
+        def work(connection: sa.Connection) -> tuple[str, ...]:
+            self._connections.serialize(connection, BLOBS)
+            return tuple(sorted(connection.execute(statement).scalars()))
+
+        return self._connections.write(work)
+
+    def unknown(self, hashes: Sequence[str]) -> list[str]:
+        """Those that are not registered."""
+        statement = sa.select(blobs.c.sha256).where(blobs.c.sha256.in_(hashes))
+        known = set(
+            self._connections.read(lambda connection: connection.execute(statement).scalars().all())
+        )
+        return [sha256 for sha256 in hashes if sha256 not in known]
+
+    def begins_at(self) -> datetime | None:
+        """The time of the first file, model or job that this database has; None where it has none."""
+        columns = (blobs.c.created_at, models.c.created_at, jobs.c.created_at)
+        firsts = [sa.select(sa.func.min(column)) for column in columns]
+        times = self._connections.read(
+            lambda connection: [connection.execute(first).scalar() for first in firsts]
+        )
+        return min((time for time in times if time is not None), default=None)
 
     def delete_bytes(self, sha256: str, delete: Callable[[str], None]) -> None:
         """Call `delete` for an unregistered file; nobody can register it meanwhile."""
@@ -122,21 +161,12 @@ class ModelStore:
             QuotaExceededError: the owner's models would be larger than its `stored_bytes`.
             BadInputError: the blob is not registered.
         """
-        plain("owner", owner, 200)
-        plain("name", name, 500)
 
         def work(connection: sa.Connection) -> StoredModel:
-            self._connections.serialize(connection, f"models of {owner}")
             self._connections.serialize(connection, BLOBS)
-            mine = _select().where(models.c.owner == owner)
-            found = connection.execute(mine.where(models.c.sha256 == sha256)).first()
-            if found is None:
-                _check_stored(connection, sha256, owner)
-                connection.execute(
-                    sa.insert(models).values(sha256=sha256, owner=owner, name=name, created_at=now())
-                )
-                found = connection.execute(mine.where(models.c.sha256 == sha256)).one()
-            return _read(found)
+            post_model(connection, sha256, owner, name, now())
+            mine = _select().where(models.c.owner == owner, models.c.sha256 == sha256)
+            return _read(connection.execute(mine).one())
 
         return self._connections.write(work)
 
@@ -165,33 +195,22 @@ class ModelStore:
         following = cursor(rows[limit - 1].number) if len(rows) > limit else None
         return Page(tuple(_read(row) for row in rows[:limit]), following)
 
-    def remove(self, sha256: str, owner: str) -> bool:
-        """Remove the owner's model; its blob stays while anything refers to it."""
+    def remove(self, sha256: str, owner: str) -> tuple[str, ...] | None:
+        """Remove the owner's model; its blob stays while anything refers to it.
+
+        Returns:
+            The blob where it is unregistered now, whose bytes the caller deletes; None where there is no
+            such model.
+        """
         statement = sa.delete(models).where(models.c.sha256 == sha256, models.c.owner == owner)
-        return self._connections.write(lambda connection: connection.execute(statement).rowcount) == 1
 
+        def work(connection: sa.Connection) -> tuple[str, ...] | None:
+            self._connections.serialize(connection, BLOBS)
+            if connection.execute(statement).rowcount == 0:
+                return None
+            return unregister_unused(connection, [sha256])
 
-def _check_stored(connection: sa.Connection, sha256: str, owner: str) -> None:
-    size = connection.execute(sa.select(blobs.c.size_bytes).where(blobs.c.sha256 == sha256)).scalar()
-    if size is None:
-        raise BadInputError(f"no file with SHA-256 {sha256} is registered; upload it first")
-    limit = connection.execute(sa.select(tokens.c.stored_bytes).where(tokens.c.id == owner)).scalar()
-    stored = (
-        sa.select(sa.func.coalesce(sa.func.sum(blobs.c.size_bytes), 0))
-        .join(models, models.c.sha256 == blobs.c.sha256)
-        .where(models.c.owner == owner)
-    )
-    if limit is None:
-        return
-    used = connection.execute(stored).scalar_one()
-    if used + size > limit:
-        raise QuotaExceededError(
-            "stored_bytes",
-            limit,
-            f"this model has {size} bytes, and the models you posted have {used} of the {limit} that this "
-            "token may store; remove some with DELETE /v1/models/{sha256} (GET /v1/models lists them), "
-            "or ask for a larger --stored-bytes",
-        )
+        return self._connections.write(work)
 
 
 def _select() -> sa.Select[Any]:

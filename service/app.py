@@ -24,6 +24,7 @@ from collage.cost_db.database import CostDatabase
 from collage.partitioner.errors import BadInputError
 from collage.service import openapi
 from collage.service.http import problems
+from collage.service.http.connections import TimedConnection, raise_file_limit
 from collage.service.http.head import HeadAsGet
 from collage.service.http.middleware import RequestContext, SameOrigin
 from collage.service.http.pace import BodyPace, Pace
@@ -146,6 +147,7 @@ def serve(settings: Settings) -> None:
         security(settings.scheduler, settings.scheduler_certificates)
     logs.configure(settings.log_level, settings.log_format)
     _tell_protections()
+    raise_file_limit()
     cores = keep_for_server(settings.server_cores)
     CostDatabase(settings.database_url).close()  # what is wrong with it is one line here
     listener = _listen(settings.host, settings.port)
@@ -162,6 +164,8 @@ def serve(settings: Settings) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        http=TimedConnection,
+        ws="none",
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=5,

@@ -18,8 +18,8 @@ from collage.cost_db.tokens import TokenStore
 from collage.service.cluster.target_catalog import TargetCatalog
 from collage.service.cluster.workers import RemoteWorkers
 from collage.service.http.rates import Rates
+from collage.service.http.slots import Slots
 from collage.service.http.token_watch import TokenWatch
-from collage.service.http.upload_slots import UploadSlots
 from collage.service.jobs.event_feed import EventFeed
 from collage.service.jobs.retention import Retention
 from collage.service.jobs.runner import JobRunner
@@ -56,7 +56,8 @@ class Services:
     graphs: GraphCache
     metrics: Metrics
     rates: Rates
-    uploads: UploadSlots
+    uploads: Slots
+    streams: Slots
 
     @classmethod
     def build(cls, settings: Settings, metrics: Metrics, tracing: Tracing) -> Services:
@@ -85,7 +86,6 @@ class Services:
             runner=JobRunner(
                 settings,
                 jobs=jobs,
-                register=register,
                 files=files,
                 spool=spool,
                 retention=retention,
@@ -103,7 +103,9 @@ class Services:
             graphs=GraphCache(files, spool),
             metrics=metrics,
             rates=Rates(),
-            uploads=UploadSlots(settings.max_parallel_uploads, settings.max_uploads_each),
+            uploads=Slots("uploads", settings.max_parallel_uploads, settings.max_uploads_each),
+            # No caller takes them all: the others see their jobs too.
+            streams=Slots("streams", settings.max_event_streams, -(-settings.max_event_streams // 2)),
         )
 
     def close(self) -> None:

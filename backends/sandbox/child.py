@@ -144,7 +144,6 @@ def _set_up(
     request: Mapping[str, Any], surroundings: Surroundings, log_fd: int, work_dir: Path
 ) -> bool:
     """Set up streams, files, environment and limits; True when permission bits must be passed by."""
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)

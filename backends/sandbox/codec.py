@@ -5,10 +5,13 @@ whatever it is told to. `decode` therefore makes only
 
 * Python's own plain values and containers, and paths;
 * numpy arrays and scalars, from dtype, shape and bytes (numpy's own pickle form can corrupt memory);
-* dataclasses and enums of the packages that the caller names, where they are imported already.
+* dataclasses and enums of the packages that the caller names, where they are imported already; a dataclass
+  is its fields, and nothing of it is called.
 
 Anything else raises `UnsafeValueError`, and so does a value that is nested too deep or too large when all
-that it shares is counted each time: few bytes can stand for more than any memory holds.
+that it shares is counted each time: few bytes can stand for more than any memory holds. Nor may reading take
+much more memory than the bytes have, or change what it names: no function makes a container from what stands
+for more, and no code sets attributes, which would reach those of a class.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import itertools
 import pickle
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
@@ -27,9 +31,22 @@ import numpy as np
 
 OWN_PACKAGES = frozenset({"collage"})
 
-_BUILTINS = frozenset({"set", "frozenset", "complex", "bytearray", "slice", "range"})
+# Sets and bytearrays come by codes of their own; a call could make a large one of a number or a range.
+_BUILTINS = frozenset({"complex", "slice"})
+# Nearly all of what is encoded; a look at them first is quick.
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})
 _MOST_ITEMS, _MOST_DEPTH = 10_000_000, 100
 _PATHS = frozenset({"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"})
+
+
+# The codes that `encode` writes, with the bytes of their argument, or of the length of what follows. Of the
+# others some set attributes, and some let a few bytes take much memory: a number of the memo makes it so large.
+_ARGUMENTS = {
+    **dict.fromkeys(b".()}]aestuNQR01\x85\x86\x87\x88\x89\x8f\x90\x91\x93\x94", 0),
+    **{ord("h"): 1, ord("j"): 4, ord("K"): 1, ord("M"): 2, ord("J"): 4, ord("G"): 8, 0x80: 1, 0x95: 8},
+}
+_LENGTHS = {0x8A: 1, 0x8B: 4, 0x8C: 1, 0x8D: 8, 0x8E: 8, 0x96: 8, ord("B"): 4, ord("C"): 1, ord("X"): 4}
+_STOP = ord(".")
 
 
 class UnsafeValueError(Exception):
@@ -57,6 +74,7 @@ def decode(data: bytes | bytearray, packages: Collection[str] = OWN_PACKAGES) ->
         UnsafeValueError: the bytes are damaged or ask for anything but plain data.
     """
     try:
+        _check_codes(data)
         value = _Unpickler(io.BytesIO(data), frozenset(packages)).load()
         _check_size(value)
         return value
@@ -64,6 +82,21 @@ def decode(data: bytes | bytearray, packages: Collection[str] = OWN_PACKAGES) ->
         raise
     except Exception as error:  # damaged bytes raise nearly anything
         raise UnsafeValueError(f"damaged bytes ({type(error).__name__}: {error})") from None
+
+
+def _check_codes(data: bytes | bytearray) -> None:
+    at, end, code = 0, len(data), -1
+    while code != _STOP:
+        code = data[at]
+        at += 1
+        if (size := _ARGUMENTS.get(code)) is not None:
+            at += size
+        elif (size := _LENGTHS.get(code)) is not None:
+            at += size + int.from_bytes(data[at : at + size], "little")
+        else:
+            raise UnsafeValueError(f"code {code:#04x} is none of plain data")
+        if at > end:
+            raise UnsafeValueError("the bytes end too early")
 
 
 def _check_size(value: object) -> None:
@@ -89,6 +122,14 @@ def _check_size(value: object) -> None:
 
 class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return None
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in dataclasses.fields(value)]
+            state = {name: getattr(value, name) for name in names if hasattr(value, name)}
+            return ("data", type(value).__qualname__, type(value).__module__, state)
+        if isinstance(value, MappingProxyType):
+            return ("mapping", "", (), dict(value))
         if isinstance(value, np.generic):
             return ("scalar", value.dtype.name, (), value.tobytes())
         if not isinstance(value, np.ndarray):
@@ -105,8 +146,17 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         kind, dtype, shape, content = pid
+        if kind == "data":
+            return _made(self._own_class(shape, dtype), content)
+        if kind == "mapping" and type(content) is dict:
+            return MappingProxyType(content)
         if kind == "text":
-            return np.array(content, dtype=object).reshape(shape)
+            # A list of lists would be spread out, and few can stand for many.
+            if type(content) is not list or not all(type(item) is str for item in content):
+                raise UnsafeValueError("an array of text holds something else")
+            texts = np.empty(len(content), dtype=object)
+            texts[:] = content
+            return texts.reshape(shape)
         found = np.dtype(dtype)
         if found.hasobject or found.subdtype is not None or found.fields is not None:
             raise UnsafeValueError(f"an array of {dtype} is not plain data")
@@ -116,8 +166,17 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "builtins" and name in _BUILTINS:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "range"):
+            return _range
         if module in ("pathlib", "pathlib._local") and name in _PATHS:
             return super().find_class(module, name)
+        found = self._own_class(module, name)
+        if issubclass(found, enum.Enum):
+            return found
+        raise UnsafeValueError(f"{module}.{name} may not be called")
+
+    def _own_class(self, module: str, name: str) -> type:
+        """A dataclass or an enum of the allowed packages."""
         if module.partition(".")[0] in self._packages and "." not in name:
             found = getattr(sys.modules.get(module), name, None)
             if isinstance(found, type) and found.__module__ == module and _is_data(found):
@@ -127,3 +186,22 @@ class _Unpickler(pickle.Unpickler):
 
 def _is_data(found: type) -> bool:
     return dataclasses.is_dataclass(found) or issubclass(found, enum.Enum)
+
+
+def _made(cls: type, state: dict[str, Any]) -> Any:
+    """A dataclass with these fields."""
+    if not dataclasses.is_dataclass(cls) or not state.keys() <= {
+        field.name for field in dataclasses.fields(cls)
+    }:
+        raise UnsafeValueError(f"{cls.__name__} has other fields")
+    made = object.__new__(cls)
+    for name, value in state.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _range(*numbers: int) -> range:
+    found = range(*numbers)
+    if len(found) > _MOST_ITEMS:  # who reads it may make a list of it
+        raise UnsafeValueError("a range stands for too many values")
+    return found

@@ -81,6 +81,7 @@ class _Platform:
     maps_users: bool
     users: Users | None = None
     groups: Groups | None = None
+    own: tuple[int, ...] = ()  # descriptors of the fork server that no child keeps
 
 
 def serve(control_fd: int, preload: Sequence[str]) -> None:
@@ -111,7 +112,7 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
         group_processes=groups is not None and groups.processes,
     )
     control.send(json.dumps(asdict(hello)).encode())
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    wake_read, wake_write = platform.own = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, _on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what an interrupt means
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -276,6 +277,9 @@ def _accept(
         os.close(end)
         selector.close()
         control.close()
+        signal.set_wakeup_fd(-1)
+        for number in platform.own:
+            os.close(number)
         status.close()
         for other in children.values():
             other.status.close()

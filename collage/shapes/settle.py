@@ -94,6 +94,7 @@ def settle(
     *,
     samples: Sequence[FileShapes] = (),
     trials_s: float = TRIALS_S,
+    reading_s: float = _READING_S,
 ) -> Settled:
     """Find the space of shapes of a model, and prove that the model runs at its ends.
 
@@ -104,6 +105,7 @@ def settle(
         cancel: stops the child when set.
         samples: shapes of the arrays of each file with sample inputs.
         trials_s: seconds after which the model is run at no more sizes.
+        reading_s: the most that reading the model may take beside.
 
     Raises:
         RefusedSizeError: the model does not take a size.
@@ -120,7 +122,7 @@ def settle(
             [(dict(sizes), weight) for sizes, weight in shapes],
             [dict(file) for file in samples],
             trials_s,
-            limits=ChildLimits(timeout_s=_READING_S + 2 * trials_s, readable=(source.resolve(),)),
+            limits=ChildLimits(timeout_s=reading_s + 2 * trials_s, readable=(source.resolve(),)),
             cancel=cancel,
         )
     except ChildFailed as failure:

@@ -54,12 +54,17 @@ def write_line(row: CostRow) -> str:
     return json.dumps(fields_of_row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def read_line(line: str) -> CostRow:
-    """The row in a line.
+def read_line(line: str | bytes) -> CostRow:
+    """The row in a line; bytes are UTF-8.
 
     Raises:
         BadInputError: why the line is refused.
     """
+    if isinstance(line, bytes):
+        try:
+            line = line.decode()
+        except UnicodeDecodeError as error:
+            raise BadInputError(f"not UTF-8 at byte {error.start + 1}; export it again") from None
     if len(line) > LINE_LIMIT:
         raise BadInputError(f"longer than {LINE_LIMIT} characters")
     values = read_json("the line", line, 4 * LINE_LIMIT)
@@ -83,7 +88,7 @@ def read_line(line: str) -> CostRow:
     return row
 
 
-def read_lines(lines: Iterable[str]) -> Iterable[tuple[int, CostRow | str]]:
+def read_lines(lines: Iterable[str | bytes]) -> Iterable[tuple[int, CostRow | str]]:
     """Each line that is not blank, with its number, as a row or as the reason of its refusal."""
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -28,6 +28,7 @@ class JobRequest:
     note: str | None = None
     webhook_url: str | None = None  # is told when the job ends
     kind: Kind = "tune"
+    posts_model: bool = False  # the model becomes the owner's, within its quota
 
 
 @dataclass(frozen=True)

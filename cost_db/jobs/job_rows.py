@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from collage.cost_db.blob_references import post_model
 from collage.cost_db.costs.row import now
 from collage.cost_db.errors import QuotaExceededError, StaleAttemptError
 from collage.cost_db.jobs import job_list, webhooks
@@ -78,6 +79,18 @@ def check_active(connection: sa.Connection, owner: str) -> None:
             f"{limit} jobs wait or run, and this token may have no more; wait until one has ended, "
             "cancel one, or ask for a larger --active-jobs",
         )
+
+
+def refer_to_files(connection: sa.Connection, owner: str, asked: JobRequest) -> None:
+    """Check the files of a request, and register its model where it posts one; the caller has their lock.
+
+    Raises:
+        BadInputError: one is not registered.
+        QuotaExceededError: the owner's models would be too large.
+    """
+    check_blobs(connection, [sha for sha in (asked.model_sha256, asked.inputs_sha256) if sha])
+    if asked.posts_model and asked.model_sha256 is not None:
+        post_model(connection, asked.model_sha256, owner, asked.name, now())
 
 
 def check_blobs(connection: sa.Connection, hashes: list[str]) -> None:

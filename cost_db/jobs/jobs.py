@@ -4,6 +4,7 @@ States::
 
     queued ──next_queued──▶ running ──finish──▶ done | failed | cancelled ──remove──▶ gone
        │ ◀──requeue_expired──┘  (its worker's lease ended)
+       │ ◀──give_back────────┘  (its worker stops)
        │ ◀──park─────────────┘  (what it needs is not there)
        └──request_cancel──▶ cancelled
 
@@ -30,7 +31,7 @@ from collage.cost_db.clock import database_now
 from collage.cost_db.costs.row import now
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import StaleAttemptError
-from collage.cost_db.jobs import idempotency, job_list, job_queue, parking
+from collage.cost_db.jobs import idempotency, job_list, job_queue, leases, parking
 from collage.cost_db.jobs.job import FINISHED, Job, JobRequest, JobResult, Json, State
 from collage.cost_db.jobs.job_events import JobEvent, append, read_events
 from collage.cost_db.jobs.job_list import JobFilter, check_labels, check_note
@@ -41,6 +42,7 @@ from collage.cost_db.jobs.job_rows import (
     end_values,
     get_row,
     lock_row,
+    refer_to_files,
     request_hash,
 )
 from collage.cost_db.page import Page, check_limit
@@ -76,7 +78,7 @@ class JobStore:
             request: files, labels and the rest.
 
         Raises:
-            QuotaExceededError: the owner has as many unfinished jobs as it may.
+            QuotaExceededError: the owner has as many unfinished jobs, or stored bytes, as it may.
             IdempotencyConflictError: the key came with another request before.
             BadInputError: a blob is not registered, or what is asked for cannot be stored.
         """
@@ -112,7 +114,7 @@ class JobStore:
                     return get_row(connection, earlier)
             check_active(connection, owner)
             self._connections.serialize(connection, BLOBS)
-            check_blobs(connection, [sha for sha in (asked.model_sha256, asked.inputs_sha256) if sha])
+            refer_to_files(connection, owner, asked)
             # A repeated write, after the connection broke at the commit, finds its own job.
             if connection.execute(sa.select(jobs.c.id).where(jobs.c.id == job_id)).first() is None:
                 connection.execute(sa.insert(jobs).values(values))
@@ -210,30 +212,22 @@ class JobStore:
         attempts fails: it may be what kills them.
         """
 
-        def work(connection: sa.Connection) -> tuple[Job, ...]:
-            expired = (
-                sa.select(jobs)
-                .where(jobs.c.state == "running", jobs.c.lease_until <= database_now())
-                .order_by(jobs.c.number)
-                .with_for_update()
-            )
-            changed = []
-            for row in connection.execute(expired).all():
-                values: dict[str, Any] = {"state": "queued", "lease_until": None}
-                if row.cancel_requested:
-                    values |= {"state": "cancelled", "reason": "cancelled", **end_values()}
-                elif row.attempt >= max_attempts:
-                    reason = (
-                        f"its worker was lost in {row.attempt} attempts, the last of them {row.worker}"
-                    )
-                    values |= {"state": "failed", "reason": reason, **end_values()}
-                connection.execute(sa.update(jobs).where(jobs.c.id == row.id).values(values))
-                data = {"state": values["state"], "reason": f"worker {row.worker} was lost"}
-                append(connection, row.id, "state", data)
-                changed.append(get_row(connection, row.id))
-            return tuple(changed)
+        return self._connections.write(
+            lambda connection: leases.requeue_expired(connection, max_attempts)
+        )
 
-        return self._connections.write(work)
+    def give_back(self, job_id: str, attempt: int) -> None:
+        """Put a running job back to its old place in the queue; that attempt does not count.
+
+        Raises:
+            StaleAttemptError: that attempt is over.
+        """
+
+        def work(connection: sa.Connection) -> None:
+            check_attempt(connection, job_id, attempt)
+            leases.give_back(connection, job_id, attempt)
+
+        self._connections.write(work)
 
     def park(self, job_id: str, attempt: int, until_s: float, reason: str) -> None:
         """Put a running job back until something that it needs is there; see `parking`.

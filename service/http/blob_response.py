@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 from collage.service.http import problems
 from collage.service.http.head import is_head
 
-_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*\Z", re.I)
+# Longer numbers, and what is no range, are ignored, as the RFC allows.
+_RANGE = re.compile(r"bytes\s*=\s*(?=\d|-\s*\d)(\d{0,18})\s*-\s*(\d{0,18})\s*\Z", re.I | re.A)
 
 
 class BlobResponse(StreamingResponse):
@@ -50,9 +51,9 @@ class BlobResponse(StreamingResponse):
         if self._is_known(asked.get("if-none-match", "")):
             self.status_code, end = 304, 0
         elif asked.get("if-range", self._tag) == self._tag and (
-            found := _RANGE.match(asked.get("range", ""))
+            found := _range(asked.get("range", ""))
         ):
-            span = self._span(found[1], found[2])
+            span = self._span(*found)
             if span is None:
                 await self._refuse(scope, receive, send)
                 return
@@ -82,3 +83,11 @@ class BlobResponse(StreamingResponse):
         headers = {"Content-Range": f"bytes */{self._size_bytes}"}
         refusal = problems.response(Request(scope), 416, "range-not-satisfiable", detail, headers)
         await refusal(scope, receive, send)
+
+
+def _range(header: str) -> tuple[str, str] | None:
+    """The first and the last byte of a range; None where the header says none that is valid."""
+    found = _RANGE.match(header)
+    if found is None or (found[1] and found[2] and int(found[2]) < int(found[1])):
+        return None
+    return found[1], found[2]

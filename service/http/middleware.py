@@ -131,7 +131,7 @@ class SameOrigin:
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...], refuse: Callable[[str], ASGIApp]) -> None:
         self.app = app
-        self._hosts = hosts
+        self._hosts = frozenset(host.lower() for host in hosts)
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +141,7 @@ class SameOrigin:
 
     def _problem(self, scope: Scope) -> str | None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
+        host = headers.get("host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self._hosts and name not in self._hosts:
             return f"this server does not go by the name {name!r}; add it to COLLAGE_ALLOWED_HOSTS"
@@ -150,7 +150,7 @@ class SameOrigin:
             return None
         if origin == "null" and headers.get("sec-fetch-site") == "same-origin":
             return None
-        if origin.split("://", 1)[-1] != host:
+        if origin.split("://", 1)[-1].lower() != host:
             return f"a page of {origin!r} may not write here"
         return None
 

@@ -32,6 +32,7 @@ from collage.partitioner.errors import BadInputError, CollageError, ModelError, 
 from collage.runner import NoWorkerError
 from collage.service.http.html import render
 from collage.service.storage.blobs import BlobMissingError, UploadTooLargeError
+from collage.service.storage.turns import TooManyWaitingError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -105,6 +106,7 @@ _KINDS: tuple[tuple[type[CollageError], int, str], ...] = (
     (UploadTooLargeError, 413, "upload-too-large"),
     (BlobMissingError, 410, "blob-missing"),
     (QuotaExceededError, 429, "quota-exceeded"),
+    (TooManyWaitingError, 429, "too-many-requests"),
     (IdempotencyConflictError, 422, "idempotency-conflict"),
     (TargetError, 422, "target"),
     (ModelError, 422, "model"),

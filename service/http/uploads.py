@@ -1,5 +1,6 @@
 """Multipart forms straight to disk: files are hashed while they arrive and never kept in memory.
 
+Files stay in the spool, and go with the request unless somebody stores them: what is refused leaves nothing.
 Text fields are small and bounded; unknown fields, a field twice, and a missing file are errors.
 """
 
@@ -17,7 +18,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
 from collage.service.http.problems import ProblemError
-from collage.service.storage.blobs import Blob, BlobFiles, BlobWriter
+from collage.service.storage.blobs import BlobFiles, BlobWriter
 
 _FIELD_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20
@@ -25,10 +26,15 @@ _BATCH_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class UploadedFile:
-    """A file of a form, stored."""
+    """A file of a form, in the spool until the request has ended."""
 
-    blob: Blob
+    writer: BlobWriter
     name: str
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes."""
+        return self.writer.sha256
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class _Reader:
         if part.writer is not None:
             if not part.writer.size_bytes and not part.file_name:
                 return  # a browser sends an empty, nameless file for a file field left empty
-            self.uploaded[part.name] = UploadedFile(self._blobs.keep(part.writer), part.file_name or "")
+            self.uploaded[part.name] = UploadedFile(part.writer, part.file_name or "")
             return
         try:
             self.fields[part.name] = part.text.decode()
@@ -137,6 +143,7 @@ class _Reader:
 async def receive(
     request: Request,
     blobs: BlobFiles,
+    stack: ExitStack,
     *,
     files: Collection[str],
     fields: Collection[str],
@@ -146,7 +153,8 @@ async def receive(
 
     Args:
         request: with a form.
-        blobs: where files are stored.
+        blobs: in whose spool the files wait.
+        stack: its end removes them.
         files: names of the file fields; the first one is required.
         fields: names of the text fields.
         limit_bytes: for each file.
@@ -160,23 +168,22 @@ async def receive(
         raise ProblemError(
             415, "unsupported-media-type", "send multipart/form-data (curl: -F model=@FILE)"
         )
-    with ExitStack() as stack:
-        reader = _Reader(blobs, stack, files, fields, limit_bytes)
-        parser = MultipartParser(options[b"boundary"], reader.callbacks())  # type: ignore[arg-type]
-        batch = bytearray()
-        try:
-            async for chunk in request.stream():
-                batch.extend(chunk)
-                if len(batch) >= _BATCH_BYTES:
-                    await asyncio.to_thread(parser.write, bytes(batch))
-                    batch.clear()
-            await asyncio.to_thread(parser.write, bytes(batch))
-        except FormParserError as error:
-            raise bad_form(f"the multipart form is damaged: {error}") from None
-        except ClientDisconnect:
-            raise bad_form("the client went away before the form was complete") from None
-        if not reader.ended:
-            raise bad_form("the multipart form ends too early")
+    reader = _Reader(blobs, stack, files, fields, limit_bytes)
+    parser = MultipartParser(options[b"boundary"], reader.callbacks())  # type: ignore[arg-type]
+    batch = bytearray()
+    try:
+        async for chunk in request.stream():
+            batch.extend(chunk)
+            if len(batch) >= _BATCH_BYTES:
+                await asyncio.to_thread(parser.write, bytes(batch))
+                batch.clear()
+        await asyncio.to_thread(parser.write, bytes(batch))
+    except FormParserError as error:
+        raise bad_form(f"the multipart form is damaged: {error}") from None
+    except ClientDisconnect:
+        raise bad_form("the client went away before the form was complete") from None
+    if not reader.ended:
+        raise bad_form("the multipart form ends too early")
     required = next(iter(files))
     if required not in reader.uploaded:
         raise bad_form(f"file field {required!r} is missing (curl: -F {required}=@FILE)")

@@ -38,7 +38,9 @@ class JobChild:
             warm.discard()
             raise
         # The first message says that all is loaded, and waits in the pipe.
-        self.was_loaded = bool(select.select([warm.messages], [], [], 0)[0])
+        poll = select.poll()  # not select(), which fails for descriptors from 1024 on
+        poll.register(warm.messages, select.POLLIN)
+        self.was_loaded = bool(poll.poll(0))
         self.modules_before = 0
         self._output = warm.output
         self._process = warm

@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,7 +31,6 @@ from collage.cost_db.atlas import AtlasStore
 from collage.cost_db.errors import DatabaseUnavailableError, StaleAttemptError
 from collage.cost_db.jobs.job import Job, JobResult
 from collage.cost_db.jobs.jobs import JobStore
-from collage.cost_db.stored_models import BlobRegister
 from collage.options import TuneOptions
 from collage.partitioner.errors import CollageError
 from collage.service.cluster.workers import RemoteWorkers
@@ -68,7 +68,6 @@ class JobRunner:
         settings: Settings,
         *,
         jobs: JobStore,
-        register: BlobRegister,
         files: BlobFiles,
         spool: Spool,
         retention: Retention,
@@ -80,7 +79,6 @@ class JobRunner:
     ) -> None:
         self._settings = settings
         self._jobs = jobs
-        self._register = register
         self._files = files
         self._spool = spool
         self._retention = retention
@@ -292,7 +290,9 @@ class JobRunner:
             elif message is not None:
                 return message
             if self._stopping.is_set():
-                self._give_back(job, "the server stops")
+                # That says nothing of the job: it is no lost attempt.
+                self._jobs.give_back(job.id, job.attempt)
+                raise _AbandonedError("the server stops")
             if now - renewed > settings.lease_s / 3:
                 renewed = now
                 if not self._jobs.renew_lease(job.id, job.attempt, settings.lease_s):
@@ -347,15 +347,13 @@ class JobRunner:
         kept: dict[str, str] = {}
         if made["artifact"] is not None:
             media_type = ONNX_TYPE if job.kind == "tune" else ZIP_TYPE
-            kept["artifact"] = self._keep(self._files.keep_file(Path(made["artifact"])), media_type)
+            store = partial(self._files.keep_file, Path(made["artifact"]))
+            kept["artifact"] = self._retention.keep(store, media_type).sha256
         for name in ("report", "plan"):
             if made[name] is not None:
-                kept[name] = self._keep(self._files.keep_bytes(as_json_bytes(made[name])), JSON_TYPE)
+                store = partial(self._files.keep_bytes, as_json_bytes(made[name]))
+                kept[name] = self._retention.keep(store, JSON_TYPE).sha256
         return JobResult(**kept)
-
-    def _keep(self, blob: Any, media_type: str) -> str:
-        self._register.add(blob.sha256, blob.size_bytes, media_type)
-        return str(blob.sha256)
 
     def _say(
         self, job: Job, kind: str, data: dict[str, Any], progress: dict[str, Any] | None = None

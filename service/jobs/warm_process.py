@@ -17,6 +17,14 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+# The server's own: jobs are told of their database, and sign and sign in nothing.
+_SECRETS = frozenset(
+    {
+        *("COLLAGE_WEBHOOK_SECRET", "COLLAGE_DATABASE_URL", "COLLAGE_TOKEN"),
+        *("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    }
+)
+
 
 class Template:
     """The process that forks those of jobs (`job_template`).
@@ -34,6 +42,7 @@ class Template:
                     *(str(theirs.fileno()), ",".join(map(str, cores))),
                 ],
                 stdin=subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if name.upper() not in _SECRETS},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )

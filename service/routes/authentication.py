@@ -68,6 +68,13 @@ def identify(request: Request, services: Services, secret: str | None) -> Caller
     return Caller(token.id, scopes)
 
 
+def sharer(request: Request, services: Services, caller: Caller) -> str:
+    """Whose share of the server a request uses up: a token's, or, where nobody needs one, an address's."""
+    if services.settings.needs_tokens:
+        return caller.owner
+    return request.client.host if request.client else ""
+
+
 def require(scope: str) -> Callable[..., Awaitable[Caller]]:
     """A dependency that gives the caller if it has the scope."""
 

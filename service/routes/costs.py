@@ -137,8 +137,9 @@ async def import_costs(request: Request, services: InjectedServices, caller: Adm
         raise ProblemError(
             415, "unsupported-media-type", f"send JSON lines (curl -H 'Content-Type: {NDJSON}')"
         )
-    text = (await request.body()).decode("utf-8", "replace")
-    done = await asyncio.to_thread(services.database.import_lines, text.splitlines())
+    # Only at line feeds: texts inside may have other characters that end lines elsewhere.
+    lines = (await request.body()).split(b"\n")
+    done = await asyncio.to_thread(services.database.import_lines, lines)
     refused = [RefusedLine(line=number, reason=reason) for number, reason in done.refused]
     return ImportView(accepted=done.accepted, known=done.known, refused=refused)
 

@@ -14,20 +14,17 @@ from collage.service.http.bodies import JSON_TYPE, has_type, read_body, schema_o
 from collage.service.http.problems import invalid, not_found
 from collage.service.http.uploads import Form
 from collage.service.jobs.webhooks import check_webhook
-from collage.service.routes.authentication import Caller, Tuner
+from collage.service.routes.authentication import Tuner
 from collage.service.routes.common import problems
 from collage.service.routes.jobs import FORM_SCHEMA, IdempotencyKey, find_job
 from collage.service.routes.submission import (
     Submission,
     chosen_for_diagnosis,
-    display_name,
-    keep_model,
+    in_form,
     options_of,
     receive_form,
-    register_file,
     stored_in,
     submit,
-    texts_of,
 )
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view
@@ -76,33 +73,20 @@ async def create_diagnosis(
     if has_type(request, JSON_TYPE):
         body = await read_body(request, DiagnosisBody)
         wanted = await asyncio.to_thread(_from_body, services, body)
+        job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     else:
-        form = await receive_form(request, services, caller, _FILES, _FIELDS)
-        wanted = await asyncio.to_thread(_from_form, services, caller, form)
-    job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
+        async with receive_form(request, services, caller, _FILES, _FIELDS) as form:
+            wanted = await asyncio.to_thread(_from_form, services, form)
+            job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return await asyncio.to_thread(job_view, services, job)
 
 
-def _from_form(services: Services, caller: Caller, form: Form) -> Submission:
-    """The submission in a form; nothing is registered where a field cannot be used."""
+def _from_form(services: Services, form: Form) -> Submission:
+    """The submission in a form; nothing is stored yet."""
     options = options_of(form)
     target = chosen_for_diagnosis(services, [form.fields.get("target", "").strip()], options)
-    webhook = check_webhook(services.settings, form.fields.get("webhook", "").strip() or None)
-    inputs = form.files.get("inputs")
-    if inputs is not None:
-        register_file(services, inputs.blob)
-    return Submission(
-        model_sha256=keep_model(services, caller, form.files["model"]),
-        name=display_name(form.files["model"].name),
-        targets=[target],
-        options=options,
-        inputs_sha256=inputs.blob.sha256 if inputs is not None else None,
-        labels=tuple(texts_of(form, "labels")),
-        note=form.fields.get("note"),
-        webhook=webhook,
-        kind="diagnose",
-    )
+    return in_form(services, form, [target], options, "diagnose")
 
 
 def _from_body(services: Services, body: DiagnosisBody) -> Submission:

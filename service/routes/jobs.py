@@ -38,7 +38,7 @@ from collage.service.report_models import (
     ReportView,
     StateEvent,
 )
-from collage.service.routes.authentication import Reader, Tuner
+from collage.service.routes.authentication import Reader, Tuner, sharer
 from collage.service.routes.common import (
     FILE_STATUSES,
     Cursor,
@@ -176,10 +176,11 @@ async def create_job(
     if has_type(request, JSON_TYPE):
         body = await read_body(request, JobBody)
         wanted = await asyncio.to_thread(from_stored, services, body)
+        job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     else:
-        form = await receive_form(request, services, caller, FORM_FILES, FORM_FIELDS)
-        wanted = await asyncio.to_thread(from_form, services, caller, form)
-    job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
+        async with receive_form(request, services, caller, FORM_FILES, FORM_FIELDS) as form:
+            wanted = await asyncio.to_thread(from_form, services, form)
+            job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return await asyncio.to_thread(job_view, services, job)
 
@@ -219,9 +220,7 @@ def get_job(services: InjectedServices, caller: Reader, job_id: JobId) -> Respon
 
 
 async def _watchable(services: InjectedServices, job_id: JobId) -> str:
-    # A stream has answered 200 before its first event: what can be refused is refused here.
-    if services.feed.watchers >= services.settings.max_event_streams:
-        raise ProblemError(503, "busy", "too many event streams; try again", {"Retry-After": "5"})
+    # A stream has answered 200 before its first event: what can be refused is refused before.
     return (await asyncio.to_thread(find_job, services, job_id)).id
 
 
@@ -233,6 +232,7 @@ async def _watchable(services: InjectedServices, job_id: JobId) -> str:
     responses={200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}}, **problems(404)},
 )
 async def watch_job(
+    request: Request,
     services: InjectedServices,
     caller: Reader,
     job_id: Annotated[str, Depends(_watchable)],
@@ -251,7 +251,11 @@ async def watch_job(
                 async for chunk in chunks:
                     yield chunk
 
-    return EventStreamResponse(counted(), lambda: services.token_watch.allows(caller.owner))
+    return EventStreamResponse(
+        counted(),
+        lambda: services.token_watch.allows(caller.owner),
+        services.streams.taken_by(sharer(request, services, caller)),
+    )
 
 
 @router.get(
@@ -320,12 +324,15 @@ def get_picture(services: InjectedServices, caller: Reader, job_id: JobId) -> Re
         **problems(404, 409, 410),
     },
 )
-def get_graph(services: InjectedServices, caller: Reader, job_id: JobId) -> JSONResponse:
+async def get_graph(
+    request: Request, services: InjectedServices, caller: Reader, job_id: JobId
+) -> JSONResponse:
     """The partition graph as the page draws it: partitions, their operators, the tensors between."""
-    job = find_job(services, job_id)
+    job = await asyncio.to_thread(find_job, services, job_id)
     if job.kind != "tune":
         raise not_found(f"graph of job {job_id}, which is no tuning")
-    return JSONResponse(services.graphs.get(_made(job, job.result.artifact)))
+    artifact = _made(job, job.result.artifact)
+    return JSONResponse(await services.graphs.get(sharer(request, services, caller), artifact))
 
 
 def artifact_response(

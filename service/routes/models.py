@@ -45,8 +45,8 @@ async def upload_model(
     request: Request, response: Response, services: InjectedServices, caller: Tuner
 ) -> ModelView:
     """Upload a model; its name is the SHA-256 of its bytes, so a second upload changes nothing."""
-    form = await receive_form(request, services, caller, ["model"], [])
-    sha256 = await asyncio.to_thread(keep_model, services, caller, form.files["model"])
+    async with receive_form(request, services, caller, ["model"], []) as form:
+        sha256 = await asyncio.to_thread(keep_model, services, caller, form.files["model"])
     stored = await asyncio.to_thread(services.models.get, sha256, caller.owner)
     response.headers["Location"] = f"/v1/models/{sha256}"
     return ModelView.model_validate(stored)
@@ -73,6 +73,8 @@ def get_model(services: InjectedServices, caller: Reader, sha256: ModelId) -> Mo
 @router.delete("/{sha256}", operation_id="removeModel", status_code=204, responses=problems(404))
 def remove_model(services: InjectedServices, caller: Tuner, sha256: ModelId) -> Response:
     """Forget the caller's upload; jobs that use the model keep it."""
-    if not services.models.remove(sha256, caller.owner):
+    unregistered = services.models.remove(sha256, caller.owner)
+    if unregistered is None:
         raise not_found(f"model {sha256}")
+    services.retention.delete(unregistered)
     return Response(status_code=204)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import structlog
 from fastapi import Request
 
 from collage.cost_db.jobs.job import Job, JobRequest, Kind
 from collage.cost_db.plain_text import read_json
+from collage.cost_db.stored_models import RegisteredBlob
 from collage.diagnosis.options import DiagnoseOptions
 from collage.metrics.names import is_function
 from collage.options import TuneOptions, chosen_targets, plan_targets
-from collage.partitioner.errors import BadInputError
+from collage.partitioner.errors import BadInputError, CollageError
 from collage.partitioner.target import Target
 from collage.service.api_models import JobBody, RerunBody
 from collage.service.cluster.target_catalog import refuse_files
 from collage.service.http.problems import ProblemError, invalid, not_found
 from collage.service.http.uploads import Form, UploadedFile, bad_form, receive
 from collage.service.jobs.webhooks import check_webhook
-from collage.service.routes.authentication import Caller
+from collage.service.routes.authentication import Caller, sharer
 from collage.service.services import Services
-from collage.service.storage.blobs import Blob
 
 MODEL_TYPE = "application/octet-stream"
 _NAME_CHARACTERS = 200
@@ -30,10 +33,12 @@ _NAME_CHARACTERS = 200
 # Options that may name code of the caller's machine.
 LOCAL_OPTIONS = ("evaluate",)
 
+_log = structlog.get_logger("collage.http")
+
 
 @dataclass(frozen=True)
 class Submission:
-    """What is asked for; the files are stored."""
+    """What is asked for."""
 
     model_sha256: str
     name: str
@@ -45,52 +50,63 @@ class Submission:
     webhook: str | None = None
     rerun_of: str | None = None  # the job that this one repeats
     kind: Kind = "tune"
+    uploads: tuple[UploadedFile, ...] = ()  # the model and perhaps the inputs, not stored yet
 
 
+@asynccontextmanager
 async def receive_form(
     request: Request, services: Services, caller: Caller, files: list[str], fields: list[str]
-) -> Form:
-    """Read an upload, unless too many run now."""
-    # Without tokens all have one owner: then each address counts as a caller.
-    address = request.client.host if request.client else ""
-    with services.uploads.taken_by(caller.owner if services.settings.needs_tokens else address):
+) -> AsyncIterator[Form]:
+    """Read an upload, unless too many run now; its files are there until the block ends."""
+    with services.uploads.taken_by(sharer(request, services, caller)), ExitStack() as stack:
         limit = services.settings.max_upload_bytes
-        return await receive(request, services.files, files=files, fields=fields, limit_bytes=limit)
+        yield await receive(
+            request, services.files, stack, files=files, fields=fields, limit_bytes=limit
+        )
 
 
 def keep_model(services: Services, caller: Caller, upload: UploadedFile) -> str:
-    """Register an uploaded model as the caller's.
+    """Store an uploaded model as the caller's.
 
     Raises:
-        QuotaExceededError: the caller's models would be too large.
+        QuotaExceededError: the caller's models would be too large; nothing is kept.
     """
-    register_file(services, upload.blob)
-    services.models.add(upload.blob.sha256, caller.owner, display_name(upload.name))
-    return upload.blob.sha256
+    with _stored(services, [upload]):
+        services.models.add(upload.sha256, caller.owner, display_name(upload.name))
+    return upload.sha256
 
 
-def from_form(services: Services, caller: Caller, form: Form) -> Submission:
-    """The submission in a form with `model` and perhaps the other fields.
+def from_form(services: Services, form: Form) -> Submission:
+    """The submission in a form with `model` and perhaps the other fields; nothing is stored yet.
 
     Raises:
         BadInputError, ProblemError: a field cannot be used.
     """
-    # Before the model is registered: a request that is refused leaves nothing behind.
     options = options_of(form)
     targets = _chosen(services, texts_of(form, "targets"), _checked(options))
-    webhook = check_webhook(services.settings, form.fields.get("webhook", "").strip() or None)
-    inputs = form.files.get("inputs")
-    if inputs is not None:
-        register_file(services, inputs.blob)
+    return in_form(services, form, targets, options, "tune")
+
+
+def in_form(
+    services: Services, form: Form, targets: list[str], options: dict[str, Any], kind: Kind
+) -> Submission:
+    """The submission in a form whose targets and options are known; nothing is stored yet.
+
+    Raises:
+        BadInputError, ProblemError: a field cannot be used.
+    """
+    model, inputs = form.files["model"], form.files.get("inputs")
     return Submission(
-        model_sha256=keep_model(services, caller, form.files["model"]),
-        name=display_name(form.files["model"].name),
+        model_sha256=model.sha256,
+        name=display_name(model.name),
         targets=targets,
         options=options,
-        inputs_sha256=inputs.blob.sha256 if inputs is not None else None,
+        inputs_sha256=inputs.sha256 if inputs is not None else None,
         labels=tuple(texts_of(form, "labels")),
         note=form.fields.get("note"),
-        webhook=webhook,
+        webhook=check_webhook(services.settings, form.fields.get("webhook", "").strip() or None),
+        kind=kind,
+        uploads=(model,) if inputs is None else (model, inputs),
     )
 
 
@@ -151,7 +167,7 @@ def from_job(services: Services, job: Job, changes: RerunBody) -> Submission:
 
 
 def submit(services: Services, caller: Caller, wanted: Submission, idempotency_key: str | None) -> Job:
-    """Queue a job, or find the one that this key made before.
+    """Queue a job, or find the one that this key made before; a request that is refused leaves nothing.
 
     Raises:
         QuotaExceededError: the caller has too many jobs.
@@ -169,8 +185,10 @@ def submit(services: Services, caller: Caller, wanted: Submission, idempotency_k
         note=wanted.note,
         webhook_url=wanted.webhook,
         kind=wanted.kind,
+        posts_model=bool(wanted.uploads),
     )
-    job = services.jobs.create(spec, caller.owner, idempotency_key, request=request)
+    with _stored(services, wanted.uploads):
+        job = services.jobs.create(spec, caller.owner, idempotency_key, request=request)
     services.runner.wake()
     return job
 
@@ -190,12 +208,21 @@ def display_name(name: str) -> str:
     return shown.encode("utf-8", "replace").decode()[:_NAME_CHARACTERS] or "model.onnx"
 
 
-def register_file(services: Services, blob: Blob) -> None:
-    """Register a file that was uploaded."""
-    services.register.add(blob.sha256, blob.size_bytes, MODEL_TYPE)
-    # Another request may have deleted the same bytes just before they were registered again.
-    if not services.files.has(blob.sha256):
-        raise ProblemError(503, "busy", "the file was deleted meanwhile", {"Retry-After": "1"})
+@contextmanager
+def _stored(services: Services, uploads: Sequence[UploadedFile]) -> Iterator[None]:
+    """Uploads as registered files, for a block that refers to them; where it fails, new ones go again."""
+    added: list[RegisteredBlob] = []
+    try:
+        for upload in {each.sha256: each for each in uploads}.values():
+            keep = partial(services.files.keep, upload.writer)
+            added.append(services.retention.keep(keep, MODEL_TYPE))
+        yield
+    except BaseException:
+        try:
+            services.retention.take_back(added)
+        except CollageError as error:  # what went wrong before counts; the files go in time
+            _log.warning("files of a refused request stay for now", error=str(error))
+        raise
 
 
 def stored_in(job: Job, name: str, kind: type[Any]) -> Any:

@@ -8,9 +8,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from collage.cost_db.jobs.job import Job
 from collage.service.api_models import JobView
+from collage.service.http.event_stream import unless_left
 from collage.service.http.problems import ProblemError
 from collage.service.jobs.event_feed import ends_job
 from collage.service.jobs.kinds import ONNX_TYPE
@@ -66,15 +68,18 @@ async def tune(
     With `Prefer: respond-async` the answer is the queued job (202). If the caller goes away while
     waiting, the job goes on; the same `Idempotency-Key` finds it again.
     """
-    form = await receive_form(request, services, caller, FORM_FILES, FORM_FIELDS)
-    wanted = await asyncio.to_thread(from_form, services, caller, form)
-    job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
+    async with receive_form(request, services, caller, FORM_FILES, FORM_FIELDS) as form:
+        wanted = await asyncio.to_thread(from_form, services, form)
+        job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     headers = {"Location": f"/v1/jobs/{job.id}"}
     if "respond-async" in (prefer or ""):
         headers["Preference-Applied"] = "respond-async"
         view = await asyncio.to_thread(job_view, services, job)
         return JSONResponse(view.model_dump(mode="json"), 202, headers)
-    job, kind = await _wait(services, job)
+    waited = await unless_left(request.receive, _wait(services, job))
+    if waited is None:  # nobody is there for the answer
+        raise ClientDisconnect
+    job, kind = waited
     if job.state == "done":
         headers["Link"] = f'</v1/jobs/{job.id}/report>; rel="describedby"'
         return await asyncio.to_thread(artifact_response, services, job, headers)

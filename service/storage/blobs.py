@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,7 @@ from collage.partitioner.errors import CollageError
 
 _CHUNK_BYTES = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
+_ARRIVING = re.compile(r"[0-9a-f]{64}\.upload-\w+\Z", re.A)  # while `keep` writes it
 
 
 class BlobMissingError(CollageError):
@@ -145,6 +147,19 @@ class BlobFiles:
             writer.write(data)
             return self.keep(writer)
 
+    def names(self) -> list[str]:
+        """The names of all files, of those that arrive too."""
+        self._files.invalidate_cache()
+        names = (path.rsplit("/", 1)[-1] for path in self._files.find(self._root))
+        return [name for name in names if _NAME.match(name) or _ARRIVING.match(name)]
+
+    def written_at(self, name: str) -> datetime | None:
+        """When a file of `names` was written; None where nobody can tell."""
+        with contextlib.suppress(FileNotFoundError, NotImplementedError):
+            found = self._files.modified(self._address(name))
+            return found if isinstance(found, datetime) and found.tzinfo is not None else None
+        return None
+
     def size_bytes(self, sha256: str) -> int:
         """A blob's size.
 
@@ -180,7 +195,7 @@ class BlobFiles:
             shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
     def delete(self, sha256: str) -> None:
-        """Delete a blob, if it is there."""
+        """Delete a blob, or another file of `names`, if it is there."""
         address = self._address(sha256)
         if self._files.exists(address):
             self._files.rm_file(address)
@@ -191,8 +206,8 @@ class BlobFiles:
         except FileNotFoundError:
             raise BlobMissingError(f"blob {sha256[:12]} is not in the store any more") from None
 
-    def _address(self, sha256: str) -> str:
+    def _address(self, name: str) -> str:
         # Names become paths, so only hashes may pass.
-        if not _NAME.match(sha256):
+        if not (_NAME.match(name) or _ARRIVING.match(name)):
             raise ValueError("a blob's name is 64 hexadecimal digits")
-        return f"{self._root}/{sha256[:2]}/{sha256}"
+        return f"{self._root}/{name[:2]}/{name}"

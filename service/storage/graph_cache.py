@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
-import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +20,67 @@ from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.model_facts import model_facts
 from collage.service.storage.partition_graph import partition_graph
 from collage.service.storage.spool import Spool
+from collage.service.storage.turns import Turns
 from collage.shapes.settle import settle
 
 _KEPT = 32
+_FAILURE_KEPT_S = 300.0
 _ANSWER_BYTES = 64 << 20
 _TIMEOUT_S = 120
 # A server that measures has little time to try sizes; a job tries longer.
-_TRIALS_S = 10.0
+_TRIALS_S, _READING_S = 10.0, 20.0
+_READERS, _TRIERS = 2, 1
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of reading a file."""
+
+    value: dict[str, Any] | None = None
+    error: Exception | None = None
+    until: float = float("inf")  # by the monotonic clock
 
 
 class GraphCache:
-    """Partition graphs of artifacts, and facts of models, by SHA-256; safe from many threads."""
+    """Partition graphs of artifacts, and facts of models, by SHA-256.
+
+    Lives in the event loop's thread. Requests for one file share one child, and whoever waits for it holds
+    no thread. Sizes are tried beside: nobody who reads waits for that.
+    """
 
     def __init__(self, files: BlobFiles, spool: Spool) -> None:
         self._files = files
         self._spool = spool
-        self._lock, self._trying = threading.Lock(), threading.Lock()
-        self._known: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._readers, self._triers = Turns(_READERS), Turns(_TRIERS)
+        self._known: OrderedDict[_Key, _Outcome] = OrderedDict()
+        self._making: dict[_Key, asyncio.Task[_Outcome]] = {}
 
-    def get(self, artifact_sha256: str) -> dict[str, Any]:
+    async def get(self, caller: str, artifact_sha256: str) -> dict[str, Any]:
         """The graph of an artifact.
+
+        Args:
+            caller: who asks; each has its turn.
+            artifact_sha256: the artifact.
 
         Raises:
             BlobMissingError: the artifact is gone.
             ChildFailed: it could not be read.
         """
-        return self._remembered("graph", artifact_sha256, _graph)
+        read = partial(self._make, artifact_sha256, _graph)
+        return await self._remembered(caller, self._readers, ("graph", artifact_sha256), read)
 
-    def facts(self, model_sha256: str) -> dict[str, Any]:
+    async def facts(self, caller: str, model_sha256: str) -> dict[str, Any]:
         """The inputs of a stored model.
 
         Raises:
             BlobMissingError: the model is gone.
             ModelError: it is no model that can be read.
         """
+        read = partial(self._make, model_sha256, _facts)
         try:
-            found = self._remembered("facts", model_sha256, _facts)
+            found = await self._remembered(caller, self._readers, ("facts", model_sha256), read)
         except ChildFailed as failure:
             raise ModelError(
                 f"the model could not be read: {failure.reason}; check it with onnx.checker"
@@ -61,35 +89,54 @@ class GraphCache:
             raise ModelError(found["problem"])
         return found
 
-    def sizes(self, model_sha256: str) -> dict[str, Any]:
+    async def sizes(self, caller: str, model_sha256: str) -> dict[str, Any]:
         """Sizes that a stored model takes: `proposed`, a text by free dimension, or the `problem`.
 
         Raises:
             BlobMissingError: the model is gone.
         """
-        key = ("sizes", model_sha256)
-        with self._trying:  # one at a time, and nobody who reads a graph waits
-            with self._lock:
-                known = self._known.get(key)
-            if known is None:
-                with self._copied(model_sha256) as path:
-                    known = _sizes(path)
-                with self._lock:
-                    self._known[key] = known
-            return known
+        read = partial(self._try_sizes, model_sha256)
+        return await self._remembered(caller, self._triers, ("sizes", model_sha256), read)
 
-    def _remembered(
-        self, kind: str, sha256: str, read: Callable[[Path, Path], dict[str, Any]]
+    async def _remembered(
+        self, caller: str, turns: Turns, key: _Key, read: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        # One at a time: each reads a whole file.
-        with self._lock:
-            key = (kind, sha256)
-            if key not in self._known:
-                self._known[key] = self._make(sha256, read)
+        found = self._known.get(key)
+        if found is None or found.until < time.monotonic():
+            if key not in self._making:
+                self._making[key] = asyncio.create_task(self._read(caller, turns, key, read))
+            # Shielded: the one that asked first may leave while others wait for the answer.
+            found = await asyncio.shield(self._making[key])
+        if key in self._known:
             self._known.move_to_end(key)
+        if found.error is not None:
+            raise found.error.with_traceback(None)
+        assert found.value is not None
+        return found.value
+
+    async def _read(
+        self, caller: str, turns: Turns, key: _Key, read: Callable[[], dict[str, Any]]
+    ) -> _Outcome:
+        try:
+            value = await turns.run(caller, read)
+            # A busy machine may be why: it is tried again some time.
+            fails = "problem" in value
+            made = _Outcome(value, until=_soon() if fails else float("inf"))
+        except ChildFailed as failure:
+            made = _Outcome(error=failure, until=0.0 if failure.kind == "killed" else _soon())
+        except Exception as error:
+            made = _Outcome(error=error, until=0.0)
+        finally:
+            del self._making[key]
+        if made.until:
+            self._known[key] = made
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-            return self._known[key]
+        return made
+
+    def _try_sizes(self, sha256: str) -> dict[str, Any]:
+        with self._copied(sha256) as path:
+            return _sizes(path)
 
     def _make(self, sha256: str, read: Callable[[Path, Path], dict[str, Any]]) -> dict[str, Any]:
         with self._copied(sha256) as path:
@@ -126,6 +173,10 @@ def _facts(path: Path, scratch: Path) -> dict[str, Any]:
 
 def _sizes(path: Path) -> dict[str, Any]:
     try:
-        return {"proposed": dict(settle(path, {}, trials_s=_TRIALS_S).proposed)}
+        return {"proposed": dict(settle(path, {}, trials_s=_TRIALS_S, reading_s=_READING_S).proposed)}
     except BadInputError as error:
         return {"problem": str(error)}
+
+
+def _soon() -> float:
+    return time.monotonic() + _FAILURE_KEPT_S

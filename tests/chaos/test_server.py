@@ -151,5 +151,5 @@ def test_a_terminated_server_gives_its_job_back_at_once(start: Start, tmp_path: 
 
     second = start()
     ended = second.until_ended(job)
-    assert (ended["state"], ended["attempt"]) == ("done", 2), ended["reason"]
+    assert (ended["state"], ended["attempt"]) == ("done", 1), ended["reason"]
     _assert_kept(before, second)

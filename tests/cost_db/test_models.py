@@ -46,8 +46,9 @@ def test_owners_have_their_own_models(database: CostDatabase, blobs: BlobRegiste
     assert page.items == (more,)
     assert models.list(owner="ann", after=page.next).items == (ann,)
     assert models.list().items == (more, bob, ann)
-    assert models.remove(A, "ann") is True and models.remove(A, "ann") is False
+    assert models.remove(A, "ann") == () and models.remove(A, "ann") is None
     assert models.get(A) == bob
+    assert models.remove(A, "bob") == (A,) and blobs.get(A) is None
 
 
 def test_a_model_needs_its_file(database: CostDatabase) -> None:
@@ -65,6 +66,22 @@ def test_models_are_within_the_owners_quota(database: CostDatabase, blobs: BlobR
     models.add(A, token.id, "a")  # is there already
     models.remove(A, token.id)
     models.add(C, token.id, "c")
+
+
+def test_what_was_added_in_vain_is_taken_back(database: CostDatabase, blobs: BlobRegister) -> None:
+    new = "dd" * 32
+    old = blobs.add(A, 1, "application/json")
+    assert not old.is_new and blobs.take_back([old]) == ()
+    mine = blobs.add(new, 1, "application/json")
+    blobs.add(new, 1, "application/json")  # by another request
+    assert blobs.take_back([mine]) == ()
+    assert blobs.drop_unused(before=now()) == (A, B, C, new)
+    mine = blobs.add(new, 1, "application/json")
+    ModelStore(database).add(new, "ann", "a")
+    assert blobs.take_back([mine]) == ()
+    assert ModelStore(database).remove(new, "ann") == (new,)
+    mine = blobs.add(new, 1, "application/json")
+    assert mine.is_new and blobs.take_back([mine]) == (new,) and blobs.get(new) is None
 
 
 def test_only_files_that_nothing_refers_to_are_dropped(

@@ -22,6 +22,7 @@ import uvicorn
 from onnx import helper, numpy_helper
 
 from collage.service.app import create_app
+from collage.service.http.connections import TimedConnection
 from collage.service.services import Services
 from collage.service.settings import Settings
 from collage.service.telemetry import logs
@@ -75,7 +76,13 @@ class RunningServer:
         self.settings = settings
         self.app = create_app(settings, tracing)
         config = uvicorn.Config(
-            self.app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2
+            self.app,
+            host="127.0.0.1",
+            port=0,
+            log_level="error",
+            http=TimedConnection,
+            ws="none",
+            timeout_graceful_shutdown=2,
         )
         self._server = _PromptServer(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

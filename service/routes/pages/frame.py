@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.datastructures import URL
 
 from collage.cluster.connection import ClusterError
 from collage.service.http.html import render
@@ -21,6 +22,9 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 _ICON = Path(__file__).parents[2] / "static" / "icon.svg"
 _COOKIE_S = 30 * 24 * 3600
+_THEN_CHARACTERS = 2000
+# Both fields as a form sends them: nine bytes for a character at most.
+_LOGIN_BYTES = 9 * (_THEN_CHARACTERS + 500) + 100
 
 
 def _visitor(request: Request, services: InjectedServices) -> Caller:
@@ -29,7 +33,7 @@ def _visitor(request: Request, services: InjectedServices) -> Caller:
     except ProblemError as error:
         if error.status != 401:
             raise
-        sign_in = f"/login?{urlencode({'then': request.url.path})}"
+        sign_in = f"/login?{urlencode({'then': _asked_for(request)})}"
         if "hx-request" in request.headers:  # a part of a page: all of it must go
             raise ProblemError(401, "unauthorized", str(error), {"HX-Redirect": sign_in}) from None
         raise ProblemError(303, "sign-in", "sign in first", {"Location": sign_in}) from None
@@ -86,12 +90,12 @@ def login_page(request: Request, services: InjectedServices, then: str = "/") ->
     return page(request, services, "login.html", "", then=_local(then), problem=None)
 
 
-@router.post("/login")
+@router.post("/login", max_body_size=_LOGIN_BYTES)
 def login(
     request: Request,
     services: InjectedServices,
     token: Annotated[str, Form(max_length=500)],
-    then: Annotated[str, Form(max_length=500)] = "/",
+    then: Annotated[str, Form(max_length=_THEN_CHARACTERS)] = "/",
 ) -> Response:
     """Keep the token as a cookie, if it is good."""
     try:
@@ -118,6 +122,15 @@ def logout() -> Response:
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE)
     return answer
+
+
+def _asked_for(request: Request) -> str:
+    """The page that a visitor wants, with its query."""
+    url = request.url
+    if "hx-request" in request.headers:  # for a part of a page: the page itself
+        url = URL(request.headers.get("hx-current-url", "/"))
+    wanted = f"{url.path}?{url.query}" if url.query else url.path
+    return wanted if len(wanted) <= _THEN_CHARACTERS else url.path[:_THEN_CHARACTERS]
 
 
 def _local(path: str) -> str:

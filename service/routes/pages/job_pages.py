@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from collage.service.pages.answer import banner, plan_bars, settings_picture, su
 from collage.service.pages.comparison import moved, option_rows, plan_rows
 from collage.service.pages.diagnosis import depth_chart, diagnosis_banner, watch_banner
 from collage.service.pages.option_fields import common_fields, rare_fields, task_fields
-from collage.service.routes.authentication import Reader
+from collage.service.routes.authentication import Reader, sharer
 from collage.service.routes.jobs import JobId, find_job
 from collage.service.routes.pages.frame import Visitor, page
 from collage.service.services import InjectedServices, Services
@@ -97,27 +98,29 @@ def new_job_page(request: Request, services: InjectedServices, visitor: Visitor)
 
 
 @router.get("/new/models/{sha256}", response_class=JSONResponse)
-def model_facts(
+async def model_facts(
+    request: Request,
     services: InjectedServices,
     caller: Reader,
     sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
 ) -> dict[str, Any]:
     """The inputs of an uploaded model, for the form."""
-    if services.models.get(sha256) is None:
+    if await asyncio.to_thread(services.models.get, sha256) is None:
         raise not_found(f"model {sha256}")
-    return services.graphs.facts(sha256)
+    return await services.graphs.facts(sharer(request, services, caller), sha256)
 
 
 @router.get("/new/models/{sha256}/sizes", response_class=JSONResponse)
-def model_sizes(
+async def model_sizes(
+    request: Request,
     services: InjectedServices,
     caller: Reader,
     sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
 ) -> dict[str, Any]:
     """Sizes of free dimensions that an uploaded model takes, for the form."""
-    if services.models.get(sha256) is None:
+    if await asyncio.to_thread(services.models.get, sha256) is None:
         raise not_found(f"model {sha256}")
-    return services.graphs.sizes(sha256)
+    return await services.graphs.sizes(sharer(request, services, caller), sha256)
 
 
 @router.get("/compare")

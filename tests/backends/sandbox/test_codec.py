@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 import os
 import pickle
+import resource
 from pathlib import Path
 
 import ml_dtypes
@@ -13,6 +16,9 @@ import pytest
 from collage.backends.contract import Available, Unavailable
 from collage.backends.sandbox.codec import UnsafeValueError, decode, encode
 from collage.partitioner.cost import Measured
+from collage.partitioner.graph.op_kind import OpKind
+from collage.shapes.dim_text import DimSizes
+from collage.shapes.space import Shape, ShapeSpace
 
 
 class Evil:
@@ -27,9 +33,16 @@ class Evil:
     [
         None,
         {"a": [1, 2.5, "text", b"bytes", (True, {3})], "b": frozenset({1})},
+        {
+            "shared": [bytearray(b"12"), range(2, 9, 3), 1 + 2j, slice(1, None, 2)],
+            "sets": [set(), {1}] * 2,
+        },
+        [10**30, -1, 70_000, 2**40, 1e-300, "é" * 300, b"x" * 70_000, tuple(range(5)), {(1, 2): {3}}],
         Path("/somewhere/else"),
         Measured(1.0, 0.1, 5),
         [Available("1"), Unavailable("not here", "pip install it")],
+        ShapeSpace({"n": DimSizes(1, 8, (1, 8), (0.5, 0.5))}, (Shape({"n": 1}, 1.0),)),
+        [OpKind.OPAQUE, {OpKind.OPAQUE: {"nested": [Measured(1.0, 0.1, 5)] * 3}}],
     ],
 )
 def test_plain_data_survives(value: object) -> None:
@@ -74,6 +87,93 @@ def test_numpy_scalars_survive() -> None:
 def test_everything_else_is_refused(data: bytes) -> None:
     with pytest.raises(UnsafeValueError):
         decode(data)
+
+
+def _named(module: bytes, name: bytes) -> bytes:
+    """The bytes that name something."""
+    return b"".join(b"\x8c%c%b" % (len(word), word) for word in (module, name)) + b"\x93"
+
+
+def _call(module: bytes, name: bytes, arguments: bytes) -> bytes:
+    """The bytes that call a function with what these bytes make."""
+    return b"\x80\x05" + _named(module, name) + arguments + b"\x85R."
+
+
+_MEASURED = _named(b"collage.partitioner.cost", b"Measured")
+_STATE = b"N}\x8c\x0alatency_usK\x01s\x86"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x05" + _MEASURED + _STATE + b"b.",
+        b"\x80\x05" + _MEASURED + b")\x81" + _STATE + b"b.",
+        b"\x80\x05" + _MEASURED + b"(G?\xf0\x00\x00\x00\x00\x00\x00K\x01K\x01tR.",
+        b"\x80\x05" + _named(b"collage.partitioner.graph.op_kind", b"OpKind") + _STATE + b"b.",
+    ],
+)
+def test_classes_of_the_owner_stay_as_they_are(data: bytes) -> None:
+    """An object's state may be set; a class has one too."""
+    with pytest.raises(UnsafeValueError):
+        decode(data)
+    assert not hasattr(Measured, "latency_us") and not hasattr(OpKind, "latency_us")
+
+
+def test_a_dataclass_has_its_fields_alone() -> None:
+    measured = encode(Measured(1.0, 0.1, 5))
+    with pytest.raises(UnsafeValueError, match="other fields"):
+        decode(measured.replace(b"latency_us", b"__class__x"))
+
+
+_RANGE_ARGUMENT = _call(b"builtins", b"range", b"\x8a\x05\x00\xe4\x0b\x54\x02")[2:-1]
+_MUCH = {
+    "bytearray": b"\x80\x05cbuiltins\nbytearray\nJ\x00\x00\x00\x10\x85R.",
+    "bytearray by name": _call(b"builtins", b"bytearray", b"J\x00\x00\x00\x40"),
+    "bytearray by size": b"\x80\x05\x96\x00\x00\x00\x40\x00\x00\x00\x00.",
+    "range": _call(b"builtins", b"range", b"\x8a\x05\x00\xe4\x0b\x54\x02"),
+    "set": _call(b"builtins", b"set", _RANGE_ARGUMENT),
+    "frozenset": _call(b"builtins", b"frozenset", _RANGE_ARGUMENT),
+    "memo": b"\x80\x05Nr\xff\xff\xff\x0f.",
+    "texts": b"",
+}
+
+
+def _shared_lists() -> list[object]:
+    value: list[object] = ["text"] * 100
+    for _ in range(4):
+        value = [value] * 100
+    return value
+
+
+class _Texts(pickle.Pickler):
+    """Says that a marker is an array of text, made of lists within lists."""
+
+    def persistent_id(self, value: object) -> object:
+        return ("text", "object", (100,) * 5, _shared_lists()) if value is Ellipsis else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", _MUCH)
+def test_few_bytes_take_no_more_memory_than_there_is(what: str) -> None:
+    """In a process of its own, whose limit is reached where anything large is made."""
+    data = _MUCH[what]
+    if what == "texts":
+        buffer = io.BytesIO()
+        _Texts(buffer, protocol=5).dump(Ellipsis)
+        data = buffer.getvalue()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_refused, (data,)) < 200
+
+
+def _refused(data: bytes) -> float:
+    """Megabytes that refusing the data takes."""
+    size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (200 << 20),) * 2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UnsafeValueError) as refusal:
+        decode(data)
+    assert "MemoryError" not in str(refusal.value)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def test_functions_of_our_own_packages_are_refused() -> None:

@@ -222,6 +222,31 @@ def test_a_job_that_kills_its_workers_fails_in_the_end(jobs: JobStore) -> None:
     assert jobs.get(job.id) == changed
 
 
+def test_a_job_that_is_given_back_has_lost_no_attempt(jobs: JobStore) -> None:
+    job, later = jobs.create({}, "ann"), jobs.create({}, "ann")
+    for _ in range(4):
+        taken = _take(jobs)
+        assert (taken.id, taken.attempt) == (job.id, 1)
+        jobs.give_back(job.id, 1)
+        assert jobs.requeue_expired() == ()
+    queued = jobs.get(job.id)
+    assert queued is not None and (queued.state, queued.attempt) == ("queued", 0)
+    assert jobs.places_in_queue([job.id, later.id]) == {job.id: 1, later.id: 2}
+    assert [event.data["state"] for event in jobs.events(job.id)][-2:] == ["running", "queued"]
+    with pytest.raises(StaleAttemptError):
+        jobs.give_back(job.id, 1)
+
+
+def test_a_cancelled_job_that_is_given_back_ends(jobs: JobStore) -> None:
+    job = jobs.create({}, "ann")
+    _take(jobs)
+    jobs.request_cancel(job.id)
+    jobs.give_back(job.id, 1)
+    ended = jobs.get(job.id)
+    assert ended is not None and ended.state == "cancelled" and ended.finished_at is not None
+    assert jobs.next_queued("worker", 60.0) is None
+
+
 def test_a_queued_job_is_cancelled_at_once(jobs: JobStore) -> None:
     job = jobs.create({}, "ann")
     assert jobs.request_cancel(job.id).state == "cancelled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -87,6 +88,40 @@ def test_streams_that_are_left_are_forgotten(server: RunningServer) -> None:
     while server.services.feed.watchers:
         assert time.monotonic() < deadline, "streams without a client stay open"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_one_token_leaves_streams_to_others(start_server: StartServer) -> None:
+    server = start_server(authentication="on", max_event_streams=4)
+    headers = {}
+    for name in ("ann", "bob"):
+        secret = server.services.tokens.create(name, ["tune"])[1]
+        headers[name] = {"Authorization": f"Bearer {secret}"}
+    path = post_job(server, headers=headers["ann"]).json()["links"]["events"]
+    with contextlib.ExitStack() as stack:
+
+        def status(name: str) -> int:
+            stream = server.http.stream("GET", path, headers=headers[name], timeout=20)
+            return stack.enter_context(stream).status_code
+
+        assert [status("ann") for _ in range(4)] == [200, 200, 429, 429]
+        assert [status("bob") for _ in range(3)] == [200, 200, 429]
+    deadline = time.monotonic() + 5
+    while server.services.streams._taken.total():
+        assert time.monotonic() < deadline, "places of streams that have ended stay taken"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_call_that_waits_for_a_job_ends_with_its_client(server: RunningServer) -> None:
+    files, data = {"model": ("m.onnx", b"model")}, {"targets": "onnxruntime"}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/tune", files=files, data=data, timeout=1)
+    deadline = time.monotonic() + 5
+    while server.services.feed.watchers:
+        assert time.monotonic() < deadline, "it waits for nobody"
+        time.sleep(0.05)
+    assert [job["state"] for job in server.http.get("/v1/jobs").json()["items"]] == ["queued"]
 
 
 def test_an_event_that_no_json_can_hold_is_told_as_such() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from collage.service.http import pace
 from collage.service.http.problems import ProblemError
-from collage.service.http.upload_slots import UploadSlots
+from collage.service.http.slots import Slots
 from tests.service.conftest import RunningServer, StartServer, post_job
 
 _FORM = b'--b\r\nContent-Disposition: form-data; name="model"; filename="m"\r\n\r\n'
@@ -116,7 +116,7 @@ def test_slow_uploads_stop_their_own_token_alone(
 
 
 def test_places_are_given_back() -> None:
-    slots = UploadSlots(3, 2)
+    slots = Slots("uploads", 3, 2)
     with slots.taken_by("a"), slots.taken_by("a"), slots.taken_by("b"):
         for caller, status in (("a", 429), ("c", 503)):
             with pytest.raises(ProblemError) as refused, slots.taken_by(caller):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from collage.cost_db.tokens import Quotas
 from tests.service.conftest import ENGINES, RunningServer, StartServer, post_job
 
 pytestmark = ENGINES
@@ -78,6 +79,56 @@ def test_uploads_stream_to_disk_and_leave_an_empty_spool(server: RunningServer) 
     assert answer.status_code == 201
     assert server.services.files.size_bytes(answer.json()["model_sha256"]) == 5 << 20
     assert not list(server.services.spool.path.iterdir())
+
+
+def _stored(server: RunningServer) -> list[str]:
+    return sorted(server.services.files.names())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"targets": "nonsense"},
+        {"labels": ",".join(map(str, range(21)))},
+        {"note": "x" * 100_000},
+        {"webhook": "http://nowhere.example.org"},
+        {"options": '{"speed": 11}'},
+    ],
+)
+def test_a_refused_request_leaves_nothing(server: RunningServer, data: dict[str, str]) -> None:
+    form = {"targets": "onnxruntime", **data}
+    files = {"model": ("m.onnx", b"x" * 1000), "inputs": ("x.npz", b"y" * 1000)}
+    assert server.http.post("/v1/jobs", files=files, data=form).status_code == 422
+    one = {"target": "onnxruntime", **data, "targets": ""} | {"target": data.get("targets", "mnn")}
+    del one["targets"]
+    assert server.http.post("/v1/diagnoses", files=files, data=one).status_code == 422
+    assert not _stored(server)
+    assert not server.http.get("/v1/models").json()["items"]
+    assert not list(server.services.spool.path.iterdir())
+
+
+def test_a_request_over_quota_leaves_nothing(start_server: StartServer) -> None:
+    server = start_server(authentication="on")
+    quotas = Quotas(stored_bytes=1500, active_jobs=1)
+    secret = server.services.tokens.create("ann", ["tune"], quotas=quotas)[1]
+    headers = {"Authorization": f"Bearer {secret}"}
+    model = post_job(server, b"x" * 1000, headers=headers).json()["model_sha256"]
+    assert post_job(server, b"small", headers=headers).status_code == 429  # of its jobs
+    files = {"model": ("m.onnx", b"y" * 1000)}
+    refused = server.http.post("/v1/models", files=files, headers=headers)
+    assert refused.status_code == 429 and "may store" in refused.json()["detail"]
+    assert _stored(server) == [model]
+    models = server.http.get("/v1/models", headers=headers).json()["items"]
+    assert [each["sha256"] for each in models] == [model]
+
+
+def test_the_bytes_of_a_removed_model_go_with_it(server: RunningServer) -> None:
+    files = {"model": ("m.onnx", b"x" * 1000)}
+    alone = server.http.post("/v1/models", files=files).json()["sha256"]
+    used = post_job(server).json()["model_sha256"]
+    for model in (alone, used):
+        assert server.http.delete(f"/v1/models/{model}").status_code == 204
+    assert _stored(server) == [used]
 
 
 def test_a_file_name_is_only_a_name(server: RunningServer) -> None:

@@ -202,7 +202,7 @@ def test_too_many_streams_or_uploads_get_a_retry_later(start_server: StartServer
         lines = first.iter_lines()  # kept: a dropped iterator closes the stream
         assert next(lines) == "event: state"
         second = server.http.get(job["links"]["events"])
-        assert second.status_code == 503 and "Retry-After" in second.headers
+        assert second.status_code == 429 and "Retry-After" in second.headers
     server.http.delete(job["links"]["self"])
 
 

@@ -202,3 +202,19 @@ def _ended_s(server: RunningServer) -> float:
         assert time.monotonic() < begin + 60
         time.sleep(0.01)
     return time.monotonic() - begin
+
+
+@pytest.mark.slow
+def test_a_process_has_none_of_the_servers_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("COLLAGE_WEBHOOK_SECRET", "COLLAGE_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "known to the server alone")
+    monkeypatch.setenv("COLLAGE_HOST_LABEL", "known to all")
+    pool = WarmProcesses(tmp_path)
+    pool.fill(1)
+    (warm,) = pool._waiting
+    for process in (psutil.Process(_pid(warm)), *psutil.Process(_pid(warm)).parents()[:2]):
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+        assert b"known to all" in environment and b"known to the server" not in environment
+    pool.close()

@@ -10,7 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -175,6 +177,44 @@ def test_a_hidden_origin_needs_the_browsers_word(
     headers = {"Origin": origin} | ({"Sec-Fetch-Site": site} if site else {})
     answer = guarded.http.post("/login", data={"token": "collage_wrong"}, headers=headers)
     assert answer.status_code == status
+
+
+@pytest.mark.parametrize("kind", ["urlencoded", "multipart"])
+def test_a_large_form_is_not_read(guarded: RunningServer, kind: str) -> None:
+    form = {"token": "collage_wrong", "then": "/", "f": "x" * (1 << 20)}
+    given = (
+        {"data": form} if kind == "urlencoded" else {"files": {"f": form["f"]}, "data": {"token": "x"}}
+    )
+    answer = guarded.http.post("/login", **given)  # type: ignore[arg-type]
+    assert answer.status_code == 413
+
+
+def test_the_longest_form_of_a_person_is_read(guarded: RunningServer) -> None:
+    form = {"token": "ü" * 500, "then": "/" + "ü" * 1999}
+    assert guarded.http.post("/login", data=form).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("asked", "htmx", "then"),
+    [
+        ("/compare?job=a&job=b", None, "/compare?job=a&job=b"),
+        ("/?text=a%26b", "http://any/?text=c%26d", "/?text=c%26d"),
+        ("/", "http://any/", "/"),
+        ("/costs?target=" + "x" * 3000, None, "/costs"),
+    ],
+)
+def test_the_sign_in_leads_back_to_the_query(
+    guarded: RunningServer, asked: str, htmx: str | None, then: str
+) -> None:
+    headers = {"HX-Request": "true", "HX-Current-URL": htmx} if htmx else {}
+    answer = guarded.http.get(asked, headers=headers)
+    place = answer.headers["HX-Redirect" if htmx else "Location"]
+    assert parse_qs(urlsplit(place).query)["then"] == [then]
+    form = guarded.http.get(place).text
+    assert f'name="then" value="{escape(then)}"' in form
+    signed_in = guarded.http.post("/login", data={"token": _token(guarded)[1], "then": then})
+    assert signed_in.status_code == 303 and signed_in.headers["Location"] == then
+    guarded.http.cookies.clear()
 
 
 @pytest.mark.slow

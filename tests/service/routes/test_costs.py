@@ -8,7 +8,7 @@ import structlog
 
 from collage.cost_db.errors import DatabaseError
 from collage.service.http.problems import _KINDS, _SERVER_FAULTS
-from tests.cost_db.builders import measured, store_all
+from tests.cost_db.builders import infeasible, measured, store_all
 from tests.service.conftest import ENGINES, RunningServer, post_job
 
 pytestmark = ENGINES
@@ -49,6 +49,29 @@ def test_costs_are_found_by_both_hashes_of_a_model(server: RunningServer) -> Non
     assert server.http.get("/v1/costs", params={"model": "cd" * 32}).json()["items"] == []
     gone = server.http.delete("/v1/costs", params={"model": shown["model_sha256"]})
     assert gone.json() == {"deleted": 1}
+
+
+def test_an_export_is_imported_again(server: RunningServer) -> None:
+    odd = "a\u2028b\u2029c\u0085d"
+    store_all(server.services.database, infeasible(1, reason=odd), measured(2))
+    lines = server.http.get("/v1/costs/export").content
+    server.http.delete("/v1/costs", params={"everything": "true"})
+    headers = {"Content-Type": "application/x-ndjson"}
+    done = server.http.post("/v1/costs/import", content=lines, headers=headers).json()
+    assert done == {"accepted": 2, "known": 0, "refused": []}
+    assert server.http.get("/v1/costs/export").content.count(odd.encode()) == 1
+
+
+def test_damaged_bytes_are_refused_by_their_line(server: RunningServer) -> None:
+    store_all(server.services.database, infeasible(1, reason="fine"), infeasible(2, reason="bad"))
+    lines = server.http.get("/v1/costs/export").content
+    server.http.delete("/v1/costs", params={"everything": "true"})
+    damaged = lines.replace(b"bad", b"b\xffd")
+    number = [b"\xff" in line for line in damaged.split(b"\n")].index(True) + 1
+    headers = {"Content-Type": "application/x-ndjson"}
+    done = server.http.post("/v1/costs/import", content=damaged, headers=headers).json()
+    assert done["accepted"] == 1 and [each["line"] for each in done["refused"]] == [number]
+    assert "UTF-8" in done["refused"][0]["reason"]
 
 
 @pytest.mark.slow

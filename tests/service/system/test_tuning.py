@@ -173,7 +173,7 @@ def test_a_stopped_server_gives_its_job_back(start_server: StartServer) -> None:
     first.close()
     second = start_server(runners=1)
     done = _until(second, job["links"]["self"], "done", "failed")
-    assert done["state"] == "done" and done["attempt"] == 2
+    assert done["state"] == "done" and done["attempt"] == 1  # it lost none
 
 
 def test_loading_openvino_leaves_its_telemetry_alone() -> None:

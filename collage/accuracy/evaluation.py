@@ -36,6 +36,7 @@ from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples, write_samples
 from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
+from collage.metrics.drop import check_bounds
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
@@ -181,7 +182,7 @@ class Check:
     """A function of a session, and the bound on its value.
 
     Raises:
-        BadInputError: not exactly one bound is given.
+        BadInputError: not exactly one bound is given, or it is no number that makes sense.
     """
 
     function: Callable[[Any], float]  # gets a `PlanSession`, returns a number
@@ -192,8 +193,7 @@ class Check:
     at_most: float | None = None  # the largest
 
     def __post_init__(self) -> None:
-        if sum(bound is not None for bound in (self.max_drop, self.at_least, self.at_most)) != 1:
-            raise BadInputError("an evaluation needs one bound: max_drop, at_least or at_most")
+        check_bounds(self.max_drop, self.at_least, self.at_most)
 
     def beside(self, session: PlanSession) -> Check:
         """The same with `max_drop` as a number, by the value of an exact plan.

@@ -254,7 +254,7 @@ class Evaluation:
         Raises:
             NoPlanError: none passes; the message has the value of each.
         """
-        while (reason := self._refusal(winner)) is not None:
+        while (reason := self.refusal(winner)) is not None:
             winner = self.timer.refuse(winner, reason).winner()
         return winner
 
@@ -267,15 +267,16 @@ class Evaluation:
         if not isinstance(self.check, Check) or self.check.max_drop is None:
             return self
         timed = (entry for entry in self.timer.entries if entry.timed)
-        exact = min(timed, key=lambda entry: entry.error or 0.0, default=None)
-        if exact is None or (exact.error or 0.0) > EXACT_ERROR:
+        exact = min(timed, key=lambda entry: entry.exactness, default=None)
+        if exact is None or not is_exact(exact):
             raise NoPlanError("max_drop is relative to an exact plan, and none ran: give at_least")
         with self._session(exact) as session:
             return replace(self, check=self.check.beside(session))
 
-    def _refusal(self, entry: TimedPlan) -> str | None:
+    def refusal(self, entry: TimedPlan) -> str | None:
+        """Why a timed plan does not pass, or None."""
         with self._session(entry) as session:
-            return self.check.refusal(session, entry.error is not None and entry.error <= EXACT_ERROR)
+            return self.check.refusal(session, is_exact(entry))
 
     def _session(self, entry: TimedPlan) -> PlanSession:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))
@@ -287,6 +288,11 @@ class Evaluation:
             self.samples.cache_dir,
             self.samples.cancel,
         )
+
+
+def is_exact(entry: TimedPlan) -> bool:
+    """Whether a timed plan computes the model as fp32 does, on the samples that it was compared by."""
+    return entry.exactness <= EXACT_ERROR
 
 
 def load_function(text: str) -> Callable[[Any], float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from collage.accuracy.evaluation import Check, PlanCheck, PlanSession, Served
+from collage.accuracy.evaluation import Check, PlanCheck, PlanSession, Served, is_exact
 from collage.accuracy.target_choice import EXACT_ERROR
 from collage.accuracy.task import TaskJudge, task_of
 from collage.backends.contract import SubModel
@@ -208,13 +208,13 @@ class Judge:
 
     def refusal(self, classes: Sequence[ChosenClass]) -> str | None:
         """Why classes do not pass, or None."""
-        is_exact = all(
+        are_exact = all(
             self._is_exact(self.timed[i].find(one.plan, self.timed[i].dynamic))
             for one in classes
             for i in one.shapes
         )
         with self.session(classes) as opened:
-            return self.check.refusal(opened, is_exact)
+            return self.check.refusal(opened, are_exact)
 
     def covers(self, one: ChosenClass, hot: Plan) -> bool:
         """Whether a hot plan of a class that passed may run: the check has seen it, or it is exact."""
@@ -224,7 +224,7 @@ class Judge:
 
     @staticmethod
     def _is_exact(entry: TimedPlan | None) -> bool:
-        return entry is not None and (entry.error or 0.0) <= EXACT_ERROR
+        return entry is not None and is_exact(entry)
 
     @property
     def findings(self) -> dict[str, Any]:

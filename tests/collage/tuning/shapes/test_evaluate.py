@@ -89,6 +89,12 @@ def test_a_plan_without_errors_by_another_metric_is_not_exact() -> None:
     assert str(classes[0].plan.targets[0]) == "onnxruntime" and seen == [False, False, True]
 
 
+def test_all_samples_but_a_hundred_prove_at_all_shapes(tmp_path: Path) -> None:
+    check = _metric(tmp_path, samples=_samples(260))
+    assert check.refusal(_session(tmp_path / "mean.onnx", 1)) is None
+    assert check.findings["evaluation"]["samples"] == 160
+
+
 def test_where_none_passes_each_value_is_told() -> None:
     with pytest.raises(NoPlanError, match=r"pass the evaluation: .*gave 0\.08.*gave 0\.004.*gave 0,"):
         _evaluated(Check(lambda session: _ERRORS[session.target], at_least=0.5))

@@ -308,7 +308,7 @@ def load_function(text: str) -> Callable[[Any], float]:
         found: Callable[[Any], float] = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInputError(
-            f"--evaluate {text!r}: {error}; name a function as module:function, in a file of this folder "
+            f"evaluate={text!r}: {error}; name a function as module:function, in a file of this folder "
             "or an installed package"
         ) from None
     return found

@@ -42,6 +42,17 @@ def test_a_function_that_is_not_there(text: str) -> None:
         load_function(text)
 
 
+def test_python_takes_a_function_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command line does; only a server refuses it."""
+    (tmp_path / "own_check.py").write_text("def wrong(session): return 1.0\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(BadInputError, match="module:function"):
+        collage.tune(b"", ["onnxruntime"], evaluate="own_check:missing", at_least=1.0)
+    with pytest.raises(BadInputError, match="one bound"):
+        collage.tune(b"", ["onnxruntime"], evaluate="own_check:wrong")
+
+
 def test_a_server_takes_no_function() -> None:
     with pytest.raises(BadInputError, match="no server takes it"):
         TuneOptions.from_json({"evaluate": "os:system"})

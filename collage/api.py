@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from collage.accuracy.evaluation import Check
+from collage.accuracy.evaluation import Check, load_function
 from collage.artifact.artifact import Artifact
 from collage.artifact.emit import TuneResult
 from collage.cluster.dask_runner import runner_for
 from collage.cost_db.connections import default_url
 from collage.cost_db.database import CostDatabase
 from collage.events import Event, Listener, ignore
+from collage.metrics.names import is_function
 from collage.options import TuneOptions, chosen_targets
 from collage.search.fixed_plans import parse_targets
 from collage.tuning.pipeline import run_tuning
@@ -50,9 +51,9 @@ def tune(
         certificates: the folder with this machine's certificate, for a scheduler on another one.
         on_event: is told about every step.
         cancel: stops the run when set.
-        evaluate: the name of a metric of the task, as `"top1"` (docs/task-metrics.md); or your own check:
-            gets a session with `run`, `inputs` and `outputs`, returns a number
-            (`collage.accuracy.evaluation`). Unless a tolerance is given too, it alone decides. One of
+        evaluate: the name of a metric of the task, as `"top1"` (docs/task-metrics.md); or your own check,
+            a function or its name as `"module:function"`: gets a session with `run`, `inputs` and `outputs`,
+            returns a number (`collage.accuracy.evaluation`). Unless a tolerance is given too, it alone decides. One of
             the options `max_drop`, `at_least` and `at_most` bounds it.
         labels: the truth of a metric, for each sample of `inputs`, as .npy or .npz; by default the
             outputs of the model itself are the truth.
@@ -65,6 +66,8 @@ def tune(
         CancelledError: `cancel` was set.
     """
     check = None
+    if isinstance(evaluate, str) and is_function(evaluate):
+        evaluate = load_function(evaluate)
     if evaluate is not None and not isinstance(evaluate, str):
         bounds = {name: options.pop(name, None) for name in ("max_drop", "at_least", "at_most")}
         check = Check(evaluate, **bounds)

@@ -159,10 +159,14 @@ class EvaluationView(Stored):
     score: float
     drop: float = Field(description="By how much it is worse, in units of the metric.")
     drop_upper: float | None = Field(
-        description="The upper end of its one-sided 95 % interval; null where that has no bound."
+        description="The upper end of its one-sided interval; null where that has no bound."
     )
     allowed: float
     samples: int = Field(description="Held-out samples of the proof.")
+    proof_attempts: int | None = Field(
+        default=None,
+        description="Plans that these were shown; all their intervals together hold with 95 %.",
+    )
     searched_samples: int = Field(description="Samples that plans were chosen by.")
     proven: bool = Field(description="Whether the whole interval keeps the bound.")
     samples_needed: int | None = Field(

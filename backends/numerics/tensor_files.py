@@ -9,7 +9,7 @@ a user can be read as well. A reference value with numeric ties
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
@@ -45,14 +45,26 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Arra
     with np.load(path, allow_pickle=False) as stored:
         if _HEADER not in stored.files:
             return _unstack({name: stored[name] for name in stored.files}, specs)
-        header = json.loads(stored[_HEADER].tobytes())
-        return [
-            {
-                name: _restored(stored[f"{i}.{j}"], dtype)
-                for j, (name, dtype) in enumerate(names.items())
-            }
-            for i, names in enumerate(header)
-        ]
+        return list(_in_turn(stored, slice(None)))
+
+
+def samples_in_turn(path: Path, which: slice = slice(None)) -> Iterator[dict[str, Array]]:
+    """Read samples that `write_samples` wrote, each when it is asked for.
+
+    Args:
+        which: of the samples by position.
+    """
+    with np.load(path, allow_pickle=False) as stored:
+        yield from _in_turn(stored, which)
+
+
+def _in_turn(stored: Mapping[str, Array], which: slice) -> Iterator[dict[str, Array]]:
+    header = json.loads(stored[_HEADER].tobytes())
+    for i in range(len(header))[which]:
+        yield {
+            name: _restored(stored[f"{i}.{j}"], dtype)
+            for j, (name, dtype) in enumerate(header[i].items())
+        }
 
 
 def read_expected(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Expected]]:

@@ -36,6 +36,7 @@ from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples, write_samples
 from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
+from collage.metrics.drop import check_bounds
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
@@ -181,7 +182,7 @@ class Check:
     """A function of a session, and the bound on its value.
 
     Raises:
-        BadInputError: not exactly one bound is given.
+        BadInputError: not exactly one bound is given, or it is no number that makes sense.
     """
 
     function: Callable[[Any], float]  # gets a `PlanSession`, returns a number
@@ -192,8 +193,7 @@ class Check:
     at_most: float | None = None  # the largest
 
     def __post_init__(self) -> None:
-        if sum(bound is not None for bound in (self.max_drop, self.at_least, self.at_most)) != 1:
-            raise BadInputError("an evaluation needs one bound: max_drop, at_least or at_most")
+        check_bounds(self.max_drop, self.at_least, self.at_most)
 
     def beside(self, session: PlanSession) -> Check:
         """The same with `max_drop` as a number, by the value of an exact plan.
@@ -254,7 +254,7 @@ class Evaluation:
         Raises:
             NoPlanError: none passes; the message has the value of each.
         """
-        while (reason := self._refusal(winner)) is not None:
+        while (reason := self.refusal(winner)) is not None:
             winner = self.timer.refuse(winner, reason).winner()
         return winner
 
@@ -267,15 +267,16 @@ class Evaluation:
         if not isinstance(self.check, Check) or self.check.max_drop is None:
             return self
         timed = (entry for entry in self.timer.entries if entry.timed)
-        exact = min(timed, key=lambda entry: entry.error or 0.0, default=None)
-        if exact is None or (exact.error or 0.0) > EXACT_ERROR:
+        exact = min(timed, key=lambda entry: entry.exactness, default=None)
+        if exact is None or not is_exact(exact):
             raise NoPlanError("max_drop is relative to an exact plan, and none ran: give at_least")
         with self._session(exact) as session:
             return replace(self, check=self.check.beside(session))
 
-    def _refusal(self, entry: TimedPlan) -> str | None:
+    def refusal(self, entry: TimedPlan) -> str | None:
+        """Why a timed plan does not pass, or None."""
         with self._session(entry) as session:
-            return self.check.refusal(session, entry.error is not None and entry.error <= EXACT_ERROR)
+            return self.check.refusal(session, is_exact(entry))
 
     def _session(self, entry: TimedPlan) -> PlanSession:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))
@@ -287,6 +288,11 @@ class Evaluation:
             self.samples.cache_dir,
             self.samples.cancel,
         )
+
+
+def is_exact(entry: TimedPlan) -> bool:
+    """Whether a timed plan computes the model as fp32 does, on the samples that it was compared by."""
+    return entry.exactness <= EXACT_ERROR
 
 
 def load_function(text: str) -> Callable[[Any], float]:
@@ -302,7 +308,7 @@ def load_function(text: str) -> Callable[[Any], float]:
         found: Callable[[Any], float] = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInputError(
-            f"--evaluate {text!r}: {error}; name a function as module:function, in a file of this folder "
+            f"evaluate={text!r}: {error}; name a function as module:function, in a file of this folder "
             "or an installed package"
         ) from None
     return found

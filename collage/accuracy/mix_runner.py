@@ -11,7 +11,7 @@ import itertools
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -189,13 +189,13 @@ class MixRunner:
 
     def _task_error(self, mix: ReducedNodes, task: TaskErrors) -> float:
         """Run a mix on all searched samples, and express every error by what that teaches."""
-        if not task.all_inputs:
-            task.all_inputs = read_samples(task.samples.inputs_file, self.request.inputs)
         chosen = (MixPartition(nodes, target) for nodes, target in self._chosen(mix))
         steps = [step for part in chosen if (step := self.step(part)) is not None]
         executor = Executor(steps, self.request.inputs, list(self.expected[0]))
         executor.bind()
-        run = task.run(self._in_turn(executor, task.all_inputs), first=0, count=task.samples.count)
+        run = task.run(
+            self._in_turn(executor, task.samples.inputs()), first=0, count=task.samples.count
+        )
         task.learn(mix, run)
         self.errors |= {m: task.error(r) for m, r in self.runs.items()}
         self.joined_errors |= {m: task.error(r) for m, r in self.joined_runs.items()}
@@ -204,7 +204,7 @@ class MixRunner:
 
     @staticmethod
     def _in_turn(
-        executor: Executor, samples: Sequence[dict[str, np.ndarray]]
+        executor: Executor, samples: Iterable[dict[str, np.ndarray]]
     ) -> Iterator[dict[str, np.ndarray]]:
         for sample in samples:
             executor.feed(sample)

@@ -2,11 +2,15 @@
 
 Terms: *searched* samples choose plans, *proof* samples are never seen before the end. The *reference* is
 ONNX Runtime without optimization. Both sets have its outputs, and labels where the caller gives any.
+
+Invariants: outputs are read one sample after another, since those of all may not fit in memory. All plans
+together that are scored on the proof pass by chance no more often than the confidence allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from collage.accuracy.evaluation import EvaluationError, PlanSession
-from collage.backends.numerics.tensor_files import read_samples, write_samples
+from collage.backends.numerics.tensor_files import samples_in_turn, write_samples
 from collage.metrics.drop import Bound, Drop, compare
+from collage.metrics.intervals import CONFIDENCE
 from collage.metrics.labels import IN_INPUTS, is_label, read_labels, split_labels
 from collage.metrics.metric import Arrays, Item, Metric
 from collage.metrics.names import parse_metric
@@ -24,10 +29,11 @@ from collage.model.sampling import MOST_SEARCHED
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.tensor import TensorSpec
 
 _FEWEST = 3
 _ROUNDING = 1e-12
+# Later plans share so small a doubt that it does not matter.
+_MOST_HALVINGS = 30
 
 
 @dataclass(frozen=True)
@@ -39,16 +45,16 @@ class TaskSamples:
     labels: tuple[Arrays, ...] | None
     count: int
 
-    def inputs(self, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
-        """The inputs of each sample."""
-        return read_samples(self.inputs_file, specs)
+    def inputs(self) -> Iterator[dict[str, np.ndarray]]:
+        """The inputs of each sample, one after another."""
+        return samples_in_turn(self.inputs_file)
 
-    def reference(self) -> list[dict[str, np.ndarray]]:
-        """The outputs of the reference for each sample."""
-        return read_samples(self.expected_file, ())
+    def reference(self, which: slice = slice(None)) -> Iterator[dict[str, np.ndarray]]:
+        """The outputs of the reference for each sample, or for some by position, one after another."""
+        return samples_in_turn(self.expected_file, which)
 
     def items(
-        self, metric: Metric, made: Iterable[Arrays], reference: Sequence[Arrays], first: int = 0
+        self, metric: Metric, made: Iterable[Arrays], reference: Iterable[Arrays], first: int = 0
     ) -> list[Item]:
         """What samples contribute to a score.
 
@@ -59,8 +65,15 @@ class TaskSamples:
             first: the position of the first one among all.
         """
         return [
-            metric.item(outputs, wanted, None if self.labels is None else self.labels[first + i])
-            for i, (outputs, wanted) in enumerate(zip(made, reference, strict=True))
+            metric.item(outputs, wanted, None if self.labels is None else self.labels[i])
+            for i, outputs, wanted in zip(itertools.count(first), made, reference, strict=False)
+        ]
+
+    def reference_items(self, metric: Metric) -> list[Item]:
+        """What samples contribute to the score of the reference."""
+        return [
+            metric.item(own, own, None if self.labels is None else self.labels[i])
+            for i, own in enumerate(self.reference())
         ]
 
 
@@ -73,6 +86,8 @@ class Task:
     name: str  # as the caller wrote it
     searched: TaskSamples
     proof: TaskSamples
+    # By how much a score may be worse, where the bound is one of the score itself; else it is a share of the reference's.
+    allowed: float | None = None
 
 
 class SampleSource(Protocol):
@@ -112,12 +127,20 @@ def task_of(
         )
     known = _labels(inputs, labels, len(searched) + len(proof))
     middle = len(searched)
+    metric = parse_metric(options.evaluate)
+    bound = Bound(options.max_drop, options.at_least, options.at_most)
+    kept = _kept(sampling, "proof-of-task", proof, None if known is None else known[middle:])
+    allowed = None
+    if bound.max_drop is None:
+        # Few samples score by chance a little more or less, so one drop counts for both sets.
+        allowed = bound.allowed(metric, metric.score(kept.reference_items(metric)))
     return Task(
-        metric=parse_metric(options.evaluate),
-        bound=Bound(options.max_drop, options.at_least, options.at_most),
+        metric=metric,
+        bound=bound,
         name=options.evaluate,
         searched=_kept(sampling, "searched", searched, None if known is None else known[:middle]),
-        proof=_kept(sampling, "proof-of-task", proof, None if known is None else known[middle:]),
+        proof=kept,
+        allowed=allowed,
     )
 
 
@@ -160,6 +183,7 @@ class TaskJudge:
 
     Where `proves`, the interval of a drop decides too, but for exact plans. It must keep the bound; where
     the samples are too few for any proof, it must not be wider than that of a plan that changes nothing.
+    Each plan has half the doubt of the one before it, the first one half of all. Where not, exact plans pass unseen.
 
     Raises:
         BadInputError: labels and outputs do not fit together, or the reference misses the bound.
@@ -170,12 +194,17 @@ class TaskJudge:
     proves: bool = False
     allowed: float = field(init=False)
     latest: Drop | None = field(init=False, default=None)
+    attempts: int = field(init=False, default=0)  # plans that were scored, where it proves
 
     def __post_init__(self) -> None:
-        self._reference = self.samples.reference()
-        self._before = self.samples.items(self.task.metric, self._reference, self._reference)
-        self.allowed = self.task.bound.allowed(self.task.metric, self.task.metric.score(self._before))
-        self._believed = max(self.allowed, self._drop(self._before).upper) + _ROUNDING
+        self._names = tuple(next(self.samples.reference()))
+        self._before = self.samples.reference_items(self.task.metric)
+        self.allowed = self._allowed()
+
+    def _allowed(self) -> float:
+        if self.task.allowed is not None:
+            return self.task.allowed
+        return self.task.bound.allowed(self.task.metric, self.task.metric.score(self._before))
 
     @property
     def allowed_distance(self) -> float:
@@ -186,15 +215,18 @@ class TaskJudge:
 
     def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
         """Why a plan does not pass, or None."""
-        names = [spec.name for spec in session.outputs if spec.name in self._reference[0]]
+        if is_exact and not self.proves:
+            return None
+        names = [spec.name for spec in session.outputs if spec.name in self._names]
+        made = (
+            dict(zip(names, session.run(names, sample), strict=True))
+            for sample in self.samples.inputs()
+        )
         try:
-            made = [
-                dict(zip(names, session.run(names, sample), strict=True))
-                for sample in self.samples.inputs(session.inputs)
-            ]
+            after = self.samples.items(self.task.metric, made, self.samples.reference())
         except EvaluationError as error:
             return str(error)
-        after = self.samples.items(self.task.metric, made, self._reference)
+        self.attempts += self.proves
         self.latest = drop = self._drop(after)
         said = (
             f"its {self.task.name} is {drop.score:.6g} on {drop.samples} samples, that of the model is "
@@ -202,13 +234,21 @@ class TaskJudge:
         )
         if not drop.is_kept:
             return said
-        if self.proves and not is_exact and drop.upper > self._believed:
+        believed = max(self.allowed, self._drop(self._before).upper) + _ROUNDING
+        if self.proves and not is_exact and drop.upper > believed:
             return f"{said}; it may be {drop.upper:.2g} by the 95 % interval"
         return None
 
     def _drop(self, after: Sequence[Item]) -> Drop:
-        has_labels = self.samples.labels is not None
-        return compare(self.task.metric, self._before, after, self.allowed, has_labels)
+        doubt = (1 - CONFIDENCE) / 2 ** min(self.attempts, _MOST_HALVINGS)
+        return compare(
+            self.task.metric,
+            self._before,
+            after,
+            self.allowed,
+            has_labels=self.samples.labels is not None,
+            confidence=1 - doubt,
+        )
 
     def report(self) -> dict[str, Any] | None:
         """What the report says of the plan that passed last."""
@@ -224,6 +264,7 @@ class TaskJudge:
             "drop_upper": drop.upper if np.isfinite(drop.upper) else None,
             "allowed": drop.allowed,
             "samples": drop.samples,
+            "proof_attempts": self.attempts,
             "searched_samples": self.task.searched.count,
             "proven": drop.is_proven,
             "samples_needed": drop.needed,
@@ -238,10 +279,34 @@ class TaskJudge:
             f"about {drop.needed} held-out samples like these would prove it, so give "
             f"{drop.needed + min(drop.needed, MOST_SEARCHED)} with --inputs"
             if drop.needed is not None
-            else "no number of samples would, since the drop is as large as the bound"
+            else "no number of samples to be had would, since the drop is about as large as the bound"
         )
         upper = f"{drop.upper:.2g}" if np.isfinite(drop.upper) else "not bounded"
         return [
             f"{self.task.name} drops by {drop.worse:.2g} on {drop.samples} held-out samples, within {drop.allowed:.2g}; "
             f"that is not proven: the upper end of the 95 % interval is {upper}; {more}"
         ]
+
+
+class TaskProof:
+    """Judges plans by a task: on the samples that search, so that few see the others, then on those that prove.
+
+    Raises:
+        BadInputError: labels and outputs do not fit together, or the reference misses the bound.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._searched = TaskJudge(task, task.searched)
+        self._proof = TaskJudge(task, task.proof, proves=True)
+
+    def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
+        """Why a plan does not pass, or None."""
+        return self._searched.refusal(session, is_exact) or self._proof.refusal(session, is_exact)
+
+    def report(self) -> dict[str, Any] | None:
+        """What the report says of the plan that passed last."""
+        return self._proof.report()
+
+    def warnings(self) -> list[str]:
+        """What the user should know of the proof."""
+        return self._proof.warnings()

@@ -31,6 +31,10 @@ _SPREAD = 0.5
 _BEYOND = 1.5
 # Before anything is measured, this proxy counts as the budget.
 _FIRST_LIMIT = 0.02
+# Where nothing is allowed, this share of a sample is, or this much of a metric that has no worst.
+_LEAST_SHARE, _LEAST_DROP = 0.5, 1e-12
+# Reference outputs of more bytes are read anew for each mix.
+_MOST_KEPT_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,14 @@ class TaskErrors:
     def __init__(self, task: SearchTask) -> None:
         self._task = task
         self.samples = task.samples
-        self.all_inputs: list[dict[str, np.ndarray]] = []  # of the searched samples, once they are read
-        self._reference = task.samples.reference()
-        self._before = task.samples.items(task.metric, self._reference, self._reference)
+        self._kept: list[dict[str, np.ndarray]] = []  # outputs of the reference, where these are small
+        if task.samples.expected_file.stat().st_size <= _MOST_KEPT_BYTES:
+            self._kept = list(task.samples.reference())
+        self._before = task.samples.reference_items(task.metric)
         self.measured: dict[ReducedNodes, MixRun] = {}  # on all searched samples
-        self.curve = Curve.fitted((), task.allowed)
+        least = _LEAST_SHARE / task.samples.count if task.metric.is_bounded else _LEAST_DROP
+        self._allowed = max(task.allowed, least)
+        self.curve = Curve.fitted((), self._allowed)
 
     def run(self, made: Iterable[Mapping[str, np.ndarray]], first: int, count: int) -> MixRun:
         """What outputs of consecutive samples say.
@@ -112,8 +119,9 @@ class TaskErrors:
             first: position of the first sample.
             count: how many there are.
         """
-        metric, reference = self._task.metric, self._reference[first : first + count]
-        before, after, proxies = self._before[first : first + count], [], []
+        which = slice(first, first + count)
+        metric, reference = self._task.metric, self._kept[which] or self.samples.reference(which)
+        before, after, proxies = self._before[which], [], []
         # One after another: an executor's outputs are overwritten by its next run.
         for number, (own, wanted) in enumerate(zip(made, reference, strict=True)):
             outputs = {name: own[name] for name in wanted}  # a run also gives values in between
@@ -129,7 +137,7 @@ class TaskErrors:
     def learn(self, mix: ReducedNodes, run: MixRun) -> None:
         """Take a run on all searched samples into the curve."""
         self.measured[mix] = run
-        self.curve = Curve.fitted(list(self.measured.values()), self._task.allowed)
+        self.curve = Curve.fitted(list(self.measured.values()), self._allowed)
 
     def error(self, run: MixRun) -> float:
         """The error of a run, by its own drop as far as that is known, else by the curve."""
@@ -142,7 +150,7 @@ class TaskErrors:
         own = 0.0 if math.isinf(run.sigma) else doubt / (doubt + run.sigma**2)
         # A gain is no reason to spend more elsewhere: it is luck, most often.
         drop = own * max(run.worse, 0.0) + (1 - own) * promised
-        spent = (drop / self._task.allowed) ** (1 / self.curve.power)
+        spent = (drop / self._allowed) ** (1 / self.curve.power)
         return float(max(spent, (1 - own) * run.proxy / self.curve.believed))
 
 

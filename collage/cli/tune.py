@@ -65,8 +65,7 @@ def tune(
     from collage.cli.summary import show_result
 
     options = dict(options or {})
-    own_check = is_function(options.get("evaluate"))
-    if server is not None and own_check:
+    if server is not None and is_function(options.get("evaluate")):
         raise BadInputError(
             "--evaluate module:function runs your own code, so it is for tuning here, without --server"
         )
@@ -95,11 +94,8 @@ def tune(
                     cancel=cancel,
                 )
         else:
-            from collage.accuracy.evaluation import load_function
             from collage.api import tune as tune_here
 
-            if own_check:
-                options["evaluate"] = load_function(options["evaluate"])
             artifact = tune_here(
                 model,
                 target or [],

@@ -25,11 +25,9 @@ class TopK(Metric):
     is_binary = True
 
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:
-        scores = _rows(self.chosen(outputs))
-        if label is None:
-            truth = _rows(self.chosen(reference)).argmax(axis=1)
-        else:
-            truth = self.only_label(label).reshape(-1)
+        scores, wanted = _rows(self.chosen(outputs)), self.chosen(reference)
+        self._check_column(wanted)
+        truth = _rows(wanted).argmax(axis=1) if label is None else self.only_label(label).reshape(-1)
         if truth.dtype.kind not in "iu" or len(truth) != len(scores):
             raise BadInputError(
                 f"evaluate={self.name} needs one whole number for each of {len(scores)} rows of scores, "
@@ -45,6 +43,16 @@ class TopK(Metric):
 
     def score(self, items: Sequence[Item]) -> float:
         return ratio_score(items)
+
+    def _check_column(self, wanted: Array) -> None:
+        """Make sure that a lone column of the reference has probabilities; less exact models may miss the range."""
+        is_lone = wanted.ndim == 0 or wanted.shape[-1] == 1
+        if is_lone and wanted.size and (wanted.min() < 0 or wanted.max() > 1):
+            raise BadInputError(
+                f"evaluate={self.name} reads a lone column as the probability of class 1, and here it goes from "
+                f"{wanted.min():.4g} to {wanted.max():.4g}, as before a sigmoid; name an output of probabilities as "
+                f"{self.name}@OUTPUT, or judge the model by a function of your own (docs/accuracy.md)"
+            )
 
 
 @dataclass(frozen=True)

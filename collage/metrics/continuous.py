@@ -62,6 +62,7 @@ class Snr(Metric):
     name = "snr"
     summary = "power of the truth over that of the difference in decibels, at most 100"
     is_bounded = False
+    is_positive = False
 
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:
         made = self.chosen(outputs).astype(np.float64)
@@ -91,8 +92,8 @@ class Snr(Metric):
 class Embedding(Metric):
     """Spearman's rank correlation between cosine similarities of all pairs of samples and the true ones.
 
-    Labels are embeddings, one for each sample. Of an output with more than two axes the mean over the
-    middle ones is the embedding.
+    Labels are embeddings, one for each sample. Of an output with three axes the mean over the middle one is the
+    embedding. Last axes of size 1 do not count, as a global pooling leaves them.
     """
 
     name = "embedding"
@@ -100,8 +101,8 @@ class Embedding(Metric):
     is_bounded = False
 
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:
-        truth = self._vector(reference) if label is None else _unit(self.only_label(label))
-        return self._vector(outputs), truth
+        truth = self._vector(reference) if label is None else self.only_label(label)
+        return _unit(self._vector(outputs)), _unit(truth)
 
     def score(self, items: Sequence[Item]) -> float:
         made, truth = (np.stack([item[i] for item in items]) for i in (0, 1))
@@ -116,10 +117,24 @@ class Embedding(Metric):
         return float(not np.array_equal(before[0], after[0]))
 
     def _vector(self, outputs: Arrays) -> Array:
-        array = self.chosen(outputs, least_axes=1)
+        given = self.chosen(outputs, least_axes=1)
+        array = given
+        while array.ndim > 2 and array.shape[-1] == 1:
+            array = array[..., 0]
+        if array.ndim > 3 and array.size > array.shape[-1]:
+            raise BadInputError(
+                f"evaluate=embedding finds no embedding in an output of shape {given.shape}: it reads (batch, size), or "
+                "(batch, steps, size) in the mean over steps; name a pooled output as embedding@OUTPUT, or judge the "
+                "model by a function of your own (docs/accuracy.md)"
+            )
         if array.ndim > 2:
             array = array.reshape(-1, array.shape[-1]).mean(axis=0)
-        return _unit(array)
+        if array.size < 2:
+            raise BadInputError(
+                f"evaluate=embedding needs vectors, and an output of shape {given.shape} has one number a sample; name "
+                "another output as embedding@OUTPUT"
+            )
+        return array
 
 
 def spearman(one: Array, other: Array) -> float:

@@ -38,6 +38,8 @@ class Metric(ABC):
     is_binary: ClassVar[bool] = False
     # Of a metric whose worst is known, the most that one sample can lose.
     is_bounded: ClassVar[bool] = True
+    # Of a metric whose score of a model that is of use is above zero.
+    is_positive: ClassVar[bool] = True
 
     @abstractmethod
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:

@@ -23,6 +23,7 @@ class Text(Metric):
 
     name = "text"
     summary = "one minus the character error rate; CTC scores (blank 0) or tokens"
+    is_positive = False
 
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:
         read = self._decoded(outputs)

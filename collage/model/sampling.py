@@ -70,7 +70,7 @@ class Sampling:
             given = read_samples(self.inputs, self.info.inputs, ignored)
             middle = (len(given) + 1) // 2
             if scored:
-                middle = min(middle, MOST_SEARCHED)
+                middle = searched_count(len(given))
                 self.searched, self.proof_samples = list(given[:middle]), list(given[middle:])
                 # Errors are measured on a few of them, and the metric on all.
                 given = given[: min(middle, _MOST_COMPARED)]
@@ -210,6 +210,11 @@ class Sampling:
         limit_s = self.options.time_limit_s or math.inf
         ties_s = min(LONGEST_TIES_S, _TIES_SHARE * limit_s)
         return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all, ties_s)
+
+
+def searched_count(samples: int) -> int:
+    """How many of the samples for a metric of the task choose plans; the others prove."""
+    return min((samples + 1) // 2, MOST_SEARCHED)
 
 
 def _has_nan(value: np.ndarray) -> bool:

@@ -119,6 +119,7 @@ class PlanTiming:
         copy_us: values that partitions read in another memory than that of their maker: name, position of the
             partition, and time of the copy.
         error: largest error over outputs and samples.
+        exactness: the same by the metric `max`, whichever the request's is.
         failure: why it was not timed, or None.
         left_out: how many rounds of the request do not count, since the cores were far apart.
         far: they were in all of the request, or all but too few rounds, so that all rounds are here.
@@ -139,6 +140,7 @@ class PlanTiming:
     quiet_s: float = 0.0
     waits: tuple[float, ...] = ()
     copy_us: tuple[tuple[str, int, float], ...] = ()
+    exactness: float | None = None
 
     @property
     def latency_us(self) -> float:

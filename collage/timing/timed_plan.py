@@ -5,6 +5,7 @@ Invariant: what was not timed in the same rounds is never compared by its micros
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,12 @@ class TimedPlan:
     def error(self) -> float | None:
         """The largest error seen."""
         return max((t.error for t in self.timings.values() if t.error is not None), default=None)
+
+    @property
+    def exactness(self) -> float:
+        """The largest error seen by the metric `max`, whichever the caller's is; infinite where none was."""
+        seen = [t.exactness for t in self.timings.values() if t.exactness is not None]
+        return max(seen, default=math.inf)
 
     @property
     def step_us(self) -> tuple[float, ...]:

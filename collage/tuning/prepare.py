@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from collage.accuracy.error_limits import ErrorLimits
-from collage.accuracy.task import TaskJudge, task_of
+from collage.accuracy.task import TaskProof, task_of
 from collage.backends.registry import backend_of, target_spec
 from collage.costs.copy_costs import copy_costs
 from collage.costs.measured_costs import CostSettings, MeasuredCosts
@@ -146,7 +146,7 @@ def prepare(proposed: Proposed) -> Prepared:
     )
     task = task_of(request.options, sampling, request.inputs, request.labels)
     if task is not None:  # labels that do not fit are told before anything is measured
-        TaskJudge(task, task.proof)
+        TaskProof(task)
     return Prepared(**vars(proposed), sampling=sampling, sub_models=sub_models, costs=costs, task=task)
 
 

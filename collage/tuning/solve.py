@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from collage.accuracy.evaluation import Evaluation, PlanCheck
-from collage.accuracy.task import TaskJudge
+from collage.accuracy.task import TaskProof
 from collage.options import Strategy
 from collage.partitioner.candidate import Instances
 from collage.partitioner.errors import NoPlanError, OutOfTimeError
@@ -163,22 +163,16 @@ STRATEGIES: Mapping[Strategy, Callable[[Searched, Refinement], TimedPlan]] = {
 
 
 def evaluate(refined: Refined) -> Refined:
-    """Let the caller's own check decide, where there is one: the fastest plan that passes wins.
+    """Let the caller's own check or a metric decide, where there is one: the fastest plan that passes wins.
 
     Raises:
         NoPlanError: none passes.
     """
-    check, task = refined.request.check, refined.task
-    if check is None and task is None:
+    task = refined.task
+    check: PlanCheck | None = refined.request.check if task is None else TaskProof(task)
+    if check is None:
         return refined
     with refined.run.stage("evaluate", "evaluating plans, the fastest first"):
-        judges: list[PlanCheck] = [] if check is None else [check]
-        proof = None if task is None else TaskJudge(task, task.proof, proves=True)
-        judges += [] if proof is None else [proof]
-        winner = refined.winner
-        for judge in judges:
-            evaluation = Evaluation(judge, refined.timer, refined.sub_models, refined.sampling)
-            winner = evaluation.beside_exact().passing(winner)
-        if proof is None:
-            return replace(refined, winner=winner)
-        return replace(refined, winner=winner, evaluation=proof.report(), doubts=proof.warnings())
+        every = Evaluation(check, refined.timer, refined.sub_models, refined.sampling)
+        judge = every.beside_exact()
+        return replace(refined, judge=judge).returning(judge.passing(refined.winner))

@@ -12,7 +12,8 @@ from typing import Any
 
 from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.error_limits import ErrorLimits
-from collage.accuracy.task import Task
+from collage.accuracy.evaluation import Evaluation
+from collage.accuracy.task import Task, TaskProof
 from collage.costs.estimates import Estimates
 from collage.costs.measured_costs import MeasuredCosts
 from collage.deadline import Deadline
@@ -208,6 +209,7 @@ class Refined(Searched):
 
     Args:
         winner: the plan, as it was timed.
+        judge: says of any plan whether it may be returned; None where nobody asks.
         evaluation: how well it does its task, for the report; None where no metric was asked for.
         doubts: what is not sure about that.
         instances: how many requests at once it was tuned for; None for one on all threads.
@@ -216,6 +218,7 @@ class Refined(Searched):
     """
 
     winner: TimedPlan
+    judge: Evaluation | None = None
     evaluation: Mapping[str, Any] | None = None
     doubts: Sequence[str] = ()
     instances: Instances | None = None
@@ -226,3 +229,10 @@ class Refined(Searched):
     def plan(self) -> Plan:
         """The plan to return, with its instances."""
         return replace(self.winner.plan, instances=self.instances)
+
+    def returning(self, winner: TimedPlan) -> Refined:
+        """The same with another plan, which the judge let pass just now."""
+        check = None if self.judge is None else self.judge.check
+        if not isinstance(check, TaskProof):
+            return replace(self, winner=winner)
+        return replace(self, winner=winner, evaluation=check.report(), doubts=check.warnings())

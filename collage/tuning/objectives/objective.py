@@ -17,6 +17,7 @@ from collage.objectives.outcome import outcome
 from collage.objectives.settings import Setting, joined, settings
 from collage.objectives.trial import Trial, TrialRequest
 from collage.options import TuneOptions
+from collage.partitioner.candidate import Plan
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest, without_plans
 from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.objectives.rows import Forms, forms
@@ -56,30 +57,56 @@ def choose_setting(refined: Refined) -> Refined:
         )
         rows = [count for count in made.by_rows if count > 1]
         tried = halve(asked, _measure(refined, made), goal, _fits(refined), partial(joined, rows=rows))
-        chosen, winner = _chosen(refined, tried, goal)
+        chosen, returned = _chosen(refined, tried, goal)
         found = outcome(goal, tried, chosen)
     if chosen is None:
-        return replace(refined, objective=found)
+        return replace(returned, objective=found)
     planned = chosen.setting.planned(refined.run.runner.threads)
     form = made.by_rows[planned.rows] if planned.rows > 1 else None
-    return replace(refined, winner=winner, instances=planned, objective=found, form=form)
+    return replace(returned, instances=planned, objective=found, form=form)
 
 
-def _chosen(refined: Refined, tried: Sequence[Tried], goal: Goal) -> tuple[Tried | None, TimedPlan]:
-    """The best setting whose plan can also be timed for one request, with that; else none, and the winner so far."""
+def _chosen(refined: Refined, tried: Sequence[Tried], goal: Goal) -> tuple[Tried | None, Refined]:
+    """The best setting whose plan may be returned, with that plan; else none, and the winner so far.
+
+    A plan may be returned that can also be timed for one request, and passes the caller's check as the winner did.
+    """
     left = list(tried)
     while (chosen := best(left, goal)) is not None:
-        winner = _timed(refined, chosen)
-        if winner is not None:
-            return chosen, winner
+        entry = _timed(refined, chosen)
+        if entry is refined.winner:
+            return chosen, refined
+        reason = None if entry is None else _refusal(refined, entry)
+        if entry is not None and reason is None:
+            return chosen, refined.returning(entry)
+        if reason is not None:
+            _refuse(tried, chosen.setting.plan, reason)
         left.remove(chosen)
-    return None, refined.winner
+    return None, refined
+
+
+def _refusal(refined: Refined, entry: TimedPlan) -> str | None:
+    """Why a plan does not pass the caller's check, or None."""
+    if refined.judge is None:
+        return None
+    refined.run.listener(Event("objective", f"evaluating {entry.name}"))
+    reason = refined.judge.refusal(entry)
+    if reason is not None:
+        refined.timer.refuse(entry, reason)
+    return reason
+
+
+def _refuse(tried: Sequence[Tried], plan: Plan, reason: str) -> None:
+    """Note that no setting of a plan may be returned."""
+    for each in tried:
+        if identity(each.setting.plan) == identity(plan):
+            each.trials.append(Trial(failure=reason))
 
 
 def _others(refined: Refined) -> list[TimedPlan]:
-    """Plans that may be returned in place of the winner, the fastest first."""
-    if not refined.request.searches or refined.request.check is not None:
-        return []  # the plan is given, or only the winner passed the caller's check
+    """Plans that may be returned in place of the winner where they pass the caller's check, the fastest first."""
+    if not refined.request.searches:
+        return []  # the plan is given
     standings = refined.comparisons.standings
     return sorted(filter(standings.may_win, standings.entries), key=standings.ratio)
 

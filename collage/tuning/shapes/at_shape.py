@@ -86,7 +86,7 @@ class AtShape:
         deadline: no more plans are compiled for this shape alone after its search.
 
     Attributes:
-        most_error: plans with a larger one are not chosen either.
+        most_error: plans with a larger one by the metric `max` are not chosen either.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class AtShape:
 
     def _fit(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
         may_win = self._timer.standings.may_win
-        return [e for e in entries if may_win(e) and (e.error or 0.0) <= self.most_error]
+        return [e for e in entries if may_win(e) and e.exactness <= self.most_error]
 
 
 def sample_shape(

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from collage.accuracy.evaluation import Check, PlanCheck, PlanSession, Served
+from collage.accuracy.evaluation import Check, PlanCheck, PlanSession, Served, is_exact
 from collage.accuracy.target_choice import EXACT_ERROR
-from collage.accuracy.task import TaskJudge, task_of
+from collage.accuracy.task import TaskProof, task_of
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples
 from collage.backends.sandbox.run import send_message
 from collage.events import Listener
 from collage.model.reference import Reference, Sample
+from collage.model.sampling import searched_count
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import BadInputError, NoPlanError
@@ -119,7 +120,7 @@ def serve_classes(served: ServedClasses) -> None:
 
 @dataclass
 class _AllSamples:
-    """The samples of all shapes: one half to choose plans by, the other to prove the result."""
+    """The samples of all shapes: some to choose plans by, the others to prove the result."""
 
     model: Model
     work_dir: Path
@@ -142,21 +143,18 @@ class MetricCheck:
     """
 
     def __init__(self, run: Run, request: TuneRequest, free: Model, samples: Sequence[Sample]) -> None:
-        middle = (len(samples) + 1) // 2
+        middle = searched_count(len(samples))
         work_dir = run.work_dir / "metric"
         work_dir.mkdir()
-        halves = list(samples[:middle]), list(samples[middle:])
-        source = _AllSamples(free, work_dir, *halves, run.listener, run.cancel)
+        parts = list(samples[:middle]), list(samples[middle:])
+        source = _AllSamples(free, work_dir, *parts, run.listener, run.cancel)
         task = task_of(request.options, source, request.inputs, request.labels)
         assert task is not None, "a metric is named"
-        self._searched, self._proof = (
-            TaskJudge(task, task.searched),
-            TaskJudge(task, task.proof, proves=True),
-        )
+        self._proof = TaskProof(task)
 
     def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
         """Why plans do not pass, or None."""
-        return self._searched.refusal(session, is_exact) or self._proof.refusal(session, is_exact)
+        return self._proof.refusal(session, is_exact)
 
     @property
     def findings(self) -> dict[str, Any]:
@@ -208,13 +206,13 @@ class Judge:
 
     def refusal(self, classes: Sequence[ChosenClass]) -> str | None:
         """Why classes do not pass, or None."""
-        is_exact = all(
+        are_exact = all(
             self._is_exact(self.timed[i].find(one.plan, self.timed[i].dynamic))
             for one in classes
             for i in one.shapes
         )
         with self.session(classes) as opened:
-            return self.check.refusal(opened, is_exact)
+            return self.check.refusal(opened, are_exact)
 
     def covers(self, one: ChosenClass, hot: Plan) -> bool:
         """Whether a hot plan of a class that passed may run: the check has seen it, or it is exact."""
@@ -224,7 +222,7 @@ class Judge:
 
     @staticmethod
     def _is_exact(entry: TimedPlan | None) -> bool:
-        return entry is not None and (entry.error or 0.0) <= EXACT_ERROR
+        return entry is not None and is_exact(entry)
 
     @property
     def findings(self) -> dict[str, Any]:

@@ -8,7 +8,12 @@ import ml_dtypes
 import numpy as np
 
 from collage.backends.numerics.comparison import Ranged
-from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
+from collage.backends.numerics.tensor_files import (
+    read_expected,
+    read_samples,
+    samples_in_turn,
+    write_samples,
+)
 from collage.partitioner.tensor import TensorSpec
 
 
@@ -34,6 +39,13 @@ def test_every_type_and_name_survives(tmp_path: Path) -> None:
         for name, value in wanted.items():
             assert sample[name].dtype == value.dtype
             np.testing.assert_array_equal(sample[name], value)
+
+
+def test_samples_are_read_one_after_another(tmp_path: Path) -> None:
+    path = tmp_path / "samples.npz"
+    write_samples(path, [{"x": np.full(3, i, ml_dtypes.bfloat16)} for i in range(5)])
+    assert [float(sample["x"][0]) for sample in samples_in_turn(path)] == [0, 1, 2, 3, 4]
+    assert [float(sample["x"][0]) for sample in samples_in_turn(path, slice(1, 3))] == [1, 2]
 
 
 def test_users_file_has_one_sample_or_several(tmp_path: Path) -> None:

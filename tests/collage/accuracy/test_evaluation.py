@@ -22,6 +22,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
+from tests.collage.accuracy.test_mix_runner import WIDTH, layers
 from tests.models import MODELS
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy.md"
@@ -39,6 +40,17 @@ def test_a_check_has_one_bound() -> None:
 def test_a_function_that_is_not_there(text: str) -> None:
     with pytest.raises(BadInputError, match="module:function"):
         load_function(text)
+
+
+def test_python_takes_a_function_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command line does; only a server refuses it."""
+    (tmp_path / "own_check.py").write_text("def wrong(session): return 1.0\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(BadInputError, match="module:function"):
+        collage.tune(b"", ["onnxruntime"], evaluate="own_check:missing", at_least=1.0)
+    with pytest.raises(BadInputError, match="one bound"):
+        collage.tune(b"", ["onnxruntime"], evaluate="own_check:wrong")
 
 
 def test_a_server_takes_no_function() -> None:
@@ -59,6 +71,38 @@ def test_the_session_of_a_check_computes_what_load_computes(tmp_path: Path) -> N
         np.testing.assert_array_equal(made[0], session.run([session.outputs[0].name], first)[0])
         with pytest.raises(BadInputError, match="must be float32"):
             session.run(None, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["max", "top1"])
+def test_an_exact_plan_is_told_whatever_the_metric_is(tmp_path: Path, metric: str) -> None:
+    """A relative bound is one of what fp32 gets; by `top1` a rounded plan may err by nothing, too."""
+    path = layers(tmp_path)
+    samples = [{"r0": np.full((4, WIDTH), 1 + i, np.float32)} for i in range(2)]
+    np.savez(tmp_path / "inputs.npz", r0=np.stack([s["r0"] for s in samples]))
+    reference = reference_session(path)
+    wanted = [run_session(reference, sample, ["r6"])["r6"] for sample in samples]
+
+    def worst(session: PlanSession) -> float:
+        made = [session.run(None, sample)[0] for sample in samples]
+        return 1.0 - max(
+            float(np.abs(m - w).max() / w.max()) for m, w in zip(made, wanted, strict=True)
+        )
+
+    artifact = collage.tune(
+        tmp_path / "layers.onnx",
+        ["simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"],
+        output=tmp_path / "tuned.onnx",
+        inputs=tmp_path / "inputs.npz",
+        database=f"sqlite:///{tmp_path / 'costs.db'}",
+        time_limit_s=3.0,
+        metric=metric,
+        evaluate=worst,
+        max_drop=1e-4,
+    )
+    assert {p["target"] for p in artifact.report["partitions"]} == {
+        "simulated -precision=f32 -speedup=0.15"
+    }
 
 
 @pytest.mark.slow

@@ -6,19 +6,22 @@ states that it is slow, so that reducing pays wherever the metric allows it.
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import collage
-from collage.accuracy.task import Task, TaskJudge, TaskSamples, task_of
+from collage.accuracy.task import Task, TaskJudge, TaskProof, TaskSamples, task_of
+from collage.accuracy.task_errors import search_task
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import write_samples
 from collage.cli.summary import evaluation_text
 from collage.events import ignore
 from collage.metrics.drop import Bound
+from collage.metrics.intervals import share_upper
 from collage.metrics.names import parse_metric
 from collage.model.sampling import Sampling
 from collage.options import TuneOptions
@@ -91,24 +94,50 @@ def test_what_is_not_proven_says_how_many_samples_are_needed(folder: Path) -> No
     assert any("is not proven" in text for text in artifact.report["warnings"])
 
 
+def _task(
+    folder: Path, work_dir: Path, samples: np.ndarray, labels: Path | None = None, **options: Any
+) -> Task:
+    """The task of a run with these samples."""
+    np.savez(work_dir / "inputs.npz", r0=samples)
+    info = normalize(folder / "layers.onnx", work_dir / "normalized", {})
+    asked = TuneOptions.from_json({"evaluate": "top1", **options})
+    inputs, model = work_dir / "inputs.npz", Model.open(info.path)
+    sampling = Sampling(
+        model=model, info=info, options=asked, work_dir=work_dir, inputs=inputs, hold_out=True,
+        listener=ignore, cancel=None,
+    )  # fmt: skip
+    task = task_of(asked, sampling, inputs, labels)
+    assert task is not None
+    return task
+
+
 @pytest.mark.parametrize(("count", "searched"), [(81, 41), (260, 100)])
 def test_all_but_a_hundred_samples_prove(
     folder: Path, tmp_path: Path, count: int, searched: int
 ) -> None:
     samples = np.random.default_rng(4).standard_normal((count, 4, WIDTH)).astype(np.float32)
-    np.savez(tmp_path / "inputs.npz", r0=samples)
-    info = normalize(folder / "layers.onnx", tmp_path / "normalized", {})
-    options = TuneOptions.from_json({"evaluate": "top1", "max_drop": 0.1})
-    inputs, model = tmp_path / "inputs.npz", Model.open(info.path)
-    sampling = Sampling(
-        model=model, info=info, options=options, work_dir=tmp_path, inputs=inputs, hold_out=True,
-        listener=ignore, cancel=None,
-    )  # fmt: skip
-    task = task_of(options, sampling, inputs, None)
-    assert task is not None
+    task = _task(folder, tmp_path, samples, max_drop=0.1)
     assert (task.searched.count, task.proof.count) == (searched, count - searched)
-    (first, *_) = task.proof.inputs(info.inputs)
+    (first, *_) = task.proof.inputs()
     np.testing.assert_array_equal(first["r0"], samples[searched])
+
+
+def test_a_bound_of_the_score_allows_one_drop_on_both_halves(folder: Path, tmp_path: Path) -> None:
+    """The model has 0.7 on the searched samples by chance, and 0.8 on the others: both may lose 0.05."""
+    with np.load(folder / "inputs.npz") as stored:
+        samples = stored["r0"]
+    labels = np.load(folder / "labels.npy")
+    for wrong in (slice(0, 12), slice(40, 48)):
+        labels[wrong] = (labels[wrong] + 1) % WIDTH
+    np.save(tmp_path / "labels.npy", labels)
+    task = _task(folder, tmp_path, samples, tmp_path / "labels.npy", at_least=0.75)
+    for samples_of in (task.searched, task.proof):
+        assert TaskJudge(task, samples_of).allowed == pytest.approx(0.05)
+    told = search_task(task)
+    assert told is not None and told.allowed == pytest.approx(0.05)
+    (tmp_path / "more").mkdir()
+    with pytest.raises(BadInputError, match=r"the model itself has 0\.8"):
+        _task(folder, tmp_path / "more", samples, tmp_path / "labels.npy", at_least=0.85)
 
 
 class _Session:
@@ -118,9 +147,22 @@ class _Session:
         self.inputs = (TensorSpec("x", "float32", (1,)),)
         self.outputs = (TensorSpec("y", "float32", (1, 4)),)
         self._made = [y[:, ::-1] if i < moved else y for i, y in enumerate(outputs)]
+        self._alive: list[weakref.ref[np.ndarray]] = []
+        self.most_alive = 0  # outputs that somebody held at the same time
 
     def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return [self._made[int(feed["x"][0])]]
+        made = self._made[int(feed["x"][0])].copy()
+        self._alive = [ref for ref in (*self._alive, weakref.ref(made)) if ref() is not None]
+        self.most_alive = max(self.most_alive, len(self._alive))
+        return [made]
+
+
+def _one_hot(folder: Path, count: int) -> tuple[np.ndarray, TaskSamples]:
+    """Outputs of a model of four classes, and its samples."""
+    outputs = np.stack([np.eye(1, 4, i % 4, dtype=np.float32) for i in range(count)])
+    write_samples(folder / f"x{count}", [{"x": np.array([i], np.float32)} for i in range(count)])
+    write_samples(folder / f"y{count}", [{"y": y} for y in outputs])
+    return outputs, TaskSamples(folder / f"x{count}", folder / f"y{count}", None, count)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +171,14 @@ class _Session:
         (100, 0, False, True),
         *((100, 1, False, False), (100, 1, True, True), (100, 2, True, False)),
         *((400, 0, False, True), (400, 3, False, False), (400, 3, True, True)),
-        (800, 3, False, True),
+        (1000, 3, False, True),
     ],
 )
 def test_a_plan_must_be_proven_or_show_no_harm(
     tmp_path: Path, count: int, moved: int, is_exact: bool, passes: bool
 ) -> None:
-    """Within 1 %: of 100 samples none may be lost, for they prove nothing; three of 800 are proven."""
-    outputs = np.stack([np.eye(1, 4, i % 4, dtype=np.float32) for i in range(count)])
-    write_samples(tmp_path / "x", [{"x": np.array([i], np.float32)} for i in range(count)])
-    write_samples(tmp_path / "y", [{"y": y} for y in outputs])
-    samples = TaskSamples(tmp_path / "x", tmp_path / "y", None, count)
+    """Within 1 %: of 100 samples none may be lost, for they prove nothing; three of 1000 are proven."""
+    outputs, samples = _one_hot(tmp_path, count)
     task = Task(parse_metric("top1"), Bound(max_drop=0.01), "top1", samples, samples)
     judge = TaskJudge(task, samples, proves=True)
     session: Any = _Session(outputs, moved)
@@ -148,6 +187,45 @@ def test_a_plan_must_be_proven_or_show_no_harm(
     assert judge.latest is not None and judge.latest.worse == pytest.approx(moved / count)
     estimate = TaskJudge(task, samples)
     assert (estimate.refusal(session) is None) is (moved <= 0.01 * count)
+
+
+def test_each_plan_that_is_scored_leaves_less_doubt_for_the_next(tmp_path: Path) -> None:
+    """The first has half of 5 %, the second a quarter, so all together are wrong in one of twenty runs."""
+    outputs, samples = _one_hot(tmp_path, 1000)
+    task = Task(parse_metric("top1"), Bound(max_drop=0.01), "top1", samples, samples)
+    fresh, used = (TaskJudge(task, samples, proves=True) for _ in range(2))
+    good, bad = (cast(Any, _Session(outputs, moved)) for moved in (3, 50))
+    assert used.refusal(bad) is not None
+    assert fresh.refusal(good) is None and used.refusal(good) is None
+    first, second = fresh.report(), used.report()
+    assert first is not None and second is not None
+    assert first["drop"] == second["drop"] and first["drop_upper"] < second["drop_upper"]
+    assert (first["proof_attempts"], second["proof_attempts"]) == (1, 2)
+    assert first["drop_upper"] == pytest.approx(share_upper(3, 1000, 0.975))
+    assert second["drop_upper"] == pytest.approx(share_upper(3, 1000, 0.9875))
+    used.attempts = 2000
+    assert used.refusal(bad) is not None
+
+
+def test_a_plan_that_fails_where_plans_are_searched_is_not_proven(tmp_path: Path) -> None:
+    (outputs, searched), (_, proof) = _one_hot(tmp_path, 100), _one_hot(tmp_path, 400)
+    task = Task(parse_metric("top1"), Bound(max_drop=0.01), "top1", searched, proof)
+    judge = TaskProof(task)
+    assert "on 100 samples" in (judge.refusal(cast(Any, _Session(outputs, 2))) or "")
+    assert judge.report() is None
+    more, _ = _one_hot(tmp_path, 400)
+    assert judge.refusal(cast(Any, _Session(more, 0))) is None
+    report = judge.report()
+    assert report is not None and report["proof_attempts"] == 1 and report["proven"]
+
+
+def test_outputs_of_a_plan_are_not_kept(tmp_path: Path) -> None:
+    """Logits of a language model are megabytes a sample."""
+    outputs, samples = _one_hot(tmp_path, 50)
+    task = Task(parse_metric("top1"), Bound(max_drop=0.01), "top1", samples, samples)
+    session = _Session(outputs, 0)
+    assert TaskJudge(task, samples, proves=True).refusal(cast(Any, session)) is None
+    assert 1 <= session.most_alive <= 2, session.most_alive
 
 
 def test_the_summary_says_how_sure_it_is() -> None:

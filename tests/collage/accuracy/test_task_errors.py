@@ -89,6 +89,32 @@ def test_a_measured_drop_over_the_bound_is_an_error_over_one(tmp_path: Path) -> 
     assert errors.error(exact) == 0.0
 
 
+@pytest.mark.parametrize("metric", ["top1", "snr"])
+def test_where_nothing_is_allowed_only_what_loses_nothing_is(tmp_path: Path, metric: str) -> None:
+    """As with `--at-least 1.0` and no labels: the model itself has just that."""
+    outputs = [np.eye(1, 4, i % 4, dtype=np.float32) for i in range(50)]
+    errors = _errors(tmp_path, metric, outputs, allowed=0.0)
+    assert errors.error(MixRun(0.01, 0.0, 0.007)) > 0.0
+    assert errors.error(MixRun(0.01, 0.0, 0.0)) == 0.0
+    lost = errors.run([{"y": y[:, ::-1] if i < 2 else y} for i, y in enumerate(outputs)], 0, 50)
+    errors.learn((1,), lost)
+    assert errors.error(lost) > 1.0
+    assert errors.error(errors.run([{"y": y} for y in outputs], 0, 50)) == 0.0
+
+
+def test_large_outputs_of_the_reference_are_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = [np.eye(1, 4, i % 4, dtype=np.float32) for i in range(8)]
+    made = [{"y": y[:, ::-1] if i == 5 else y} for i, y in enumerate(outputs)]
+    kept = _errors(tmp_path, "top1", outputs)
+    monkeypatch.setattr("collage.accuracy.task_errors._MOST_KEPT_BYTES", 0)
+    read = _errors(tmp_path, "top1", outputs)
+    for first, count in ((0, 8), (4, 3)):
+        own = made[first : first + count]
+        assert read.run(own, first, count) == kept.run(own, first, count)
+
+
 def test_values_between_blocks_are_no_outputs(tmp_path: Path) -> None:
     outputs = [np.eye(1, 4, i % 4, dtype=np.float32) for i in range(8)]
     errors = _errors(tmp_path, "top1", outputs)

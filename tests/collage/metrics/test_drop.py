@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from collage.accuracy.evaluation import Check
 from collage.metrics.drop import Bound, compare
 from collage.metrics.intervals import (
     bootstrap_upper,
@@ -37,12 +41,14 @@ def test_the_interval_of_a_share_covers_as_it_says() -> None:
     assert np.mean(drawn <= 3) == pytest.approx(0.05, abs=0.003)
 
 
-def test_the_interval_of_a_difference_covers_95_percent() -> None:
+@pytest.mark.parametrize("confidence", [0.95, 0.975, 0.9875, 0.99375])
+def test_the_interval_of_a_difference_covers_as_it_says(confidence: float) -> None:
     """Every pair of counts with its probability, for shares of which more is lost than gained."""
     total, most = 1000, 40
     counts = np.arange(most)
     factorials = np.array([math.lgamma(k + 1) for k in counts])
-    ends = np.array([[difference_upper(a, b, total) for b in counts] for a in counts]) * total
+    uppers = [[difference_upper(a, b, total, confidence) for b in counts] for a in counts]
+    ends = np.array(uppers) * total
 
     def chances(mean: float) -> np.ndarray:
         return np.asarray(np.exp(counts * math.log(mean) - mean - factorials))
@@ -52,7 +58,7 @@ def test_the_interval_of_a_difference_covers_95_percent() -> None:
             if gained <= lost:
                 both = np.outer(chances(lost), chances(gained))
                 covered = both[ends >= lost - gained].sum() + 1 - both.sum()
-                assert covered >= 0.95, (lost, gained)
+                assert covered >= confidence, (lost, gained)
 
 
 def test_the_interval_of_a_difference_is_narrow_where_many_changed() -> None:
@@ -70,10 +76,62 @@ def test_299_samples_without_failure_prove_one_percent() -> None:
     assert found is not None and found > 299
 
 
+@pytest.mark.parametrize(
+    ("share", "limit", "needed"),
+    [(2 / 201, 0.01, 10_851_435), (0.4999, 0.5, None), (0.0099, 0.01, 2_690_000)],
+)
+def test_needed_numbers_near_the_bound_come_at_once(
+    share: float, limit: float, needed: int | None
+) -> None:
+    """The normal approximation is z² p (1 - p) / (limit - p)²."""
+    begin_s = time.monotonic()
+    found = samples_for_share(share, limit)
+    assert time.monotonic() - begin_s < 0.5
+    assert found == (None if needed is None else pytest.approx(needed, rel=0.02))
+
+
+@pytest.mark.parametrize(("count", "total"), [(3, 50), (450, 500), (5000, 10_000)])
+def test_the_upper_end_has_the_probability_that_was_asked_for(count: int, total: int) -> None:
+    """The sum of all terms at the upper end is what is left of the confidence."""
+    for confidence in (0.95, 0.999):
+        upper = share_upper(count, total, confidence)
+        logs = [
+            math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+            + k * math.log(upper) + (total - k) * math.log1p(-upper)
+            for k in range(count + 1)
+        ]  # fmt: skip
+        assert sum(map(math.exp, logs)) == pytest.approx(1 - confidence, rel=1e-6)
+
+
 def test_a_bootstrap_of_a_mean_is_near_the_normal_interval() -> None:
     values = np.random.default_rng(1).normal(0.0, 1.0, 400)
     upper = bootstrap_upper(lambda drawn: float(values[drawn].mean()), len(values))
     assert upper == pytest.approx(values.mean() + 1.645 * values.std() / 20, abs=0.02)
+    wider = bootstrap_upper(lambda drawn: float(values[drawn].mean()), len(values), 0.99995)
+    assert wider == pytest.approx(values.mean() + 3.891 * values.std() / 20, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_labels", "before", "after"),
+    [
+        ("top1", False, [(1, 1)] * 200, [(0, 1)] + [(1, 1)] * 199),
+        ("top1", True, [(1, 1)] * 200, [(0, 1)] + [(1, 1)] * 199),
+        ("text", True, [(0, 10)] * 200, [(4, 10)] * 3 + [(0, 10)] * 197),
+        ("snr", True, [(30.0, 1)] * 200, [(29.0, 1), (30.0, 1)] * 100),
+    ],
+)
+def test_more_confidence_is_a_wider_interval_and_more_samples(
+    name: str, has_labels: bool, before: list[Any], after: list[Any]
+) -> None:
+    drops = [
+        compare(parse_metric(name), before, after, 0.6, has_labels, confidence)
+        for confidence in (0.95, 0.975, 0.999)
+    ]
+    uppers = [drop.upper for drop in drops]
+    assert uppers == sorted(set(uppers))
+    assert len({drop.worse for drop in drops}) == 1
+    needed = [drop.needed or 0 for drop in drops]
+    assert needed == sorted(needed)
 
 
 def test_agreement_is_proven_with_299_samples() -> None:
@@ -141,9 +199,20 @@ def test_bounds_are_relative_or_absolute() -> None:
         (Bound(at_least=0.9), top1, 0.8, "the model itself has 0.8"),
         (Bound(max_drop=0.01), top1, 0.0, "belong together"),
         (Bound(max_drop=0.01), snr, 100.0, "give at_least"),
+        (Bound(max_drop=0.01), snr, -3.0, "smallest score that passes"),
+        (Bound(max_drop=0.01), parse_metric("text"), -0.2, "smallest score that passes"),
     ):
         with pytest.raises(BadInputError, match=match):
             bound.allowed(metric, reference)
+
+
+@pytest.mark.parametrize("wrong", [5, 1.0, 0.0, -0.1, math.nan, "1%", True])
+def test_a_relative_drop_lies_between_zero_and_one(wrong: Any) -> None:
+    for kind in (Bound, partial(Check, len)):
+        with pytest.raises(BadInputError, match=r"between 0 and 1|is a number"):
+            kind(max_drop=wrong)
+    with pytest.raises(BadInputError, match="is a number"):
+        Bound(at_least=math.inf)
 
 
 def test_labels_are_read_by_sample(tmp_path: Path) -> None:

@@ -43,6 +43,16 @@ def test_one_column_is_the_probability_of_yes() -> None:
     assert _score("top1", scores) == 1.0
 
 
+def test_one_column_of_logits_is_refused() -> None:
+    """Cut at one half, logits would be other labels than the model's."""
+    for value in (-3.2, 1.5):
+        with pytest.raises(BadInputError, match="before a sigmoid"):
+            _score("top1", [np.array([[value]], np.float32)])
+    reference = {"y": np.array([[1.0]], np.float32)}
+    slightly_over = {"y": np.array([[1.003]], np.float32)}  # as int8 rounds
+    assert parse_metric("top1").item(slightly_over, reference, None) == (1, 1)
+
+
 def test_a_row_of_nan_is_wrong() -> None:
     assert _score("topk=2", [np.full((1, 3), np.nan, np.float32)], [np.array(0)]) == 0.0
 
@@ -105,6 +115,23 @@ def test_embedding_ranks_pairs() -> None:
     assert abs(_score("embedding", vectors, others)) < 0.9
     with pytest.raises(BadInputError, match="at least three"):
         _score("embedding", vectors[:2])
+
+
+def test_an_embedding_after_global_pooling_is_a_vector() -> None:
+    random = np.random.default_rng(0)
+    vectors = [random.normal(size=(1, 512)).astype(np.float32) for _ in range(6)]
+    noisy = [v + random.normal(size=v.shape) for v in vectors]
+    wanted = _score("embedding", vectors, [v[0] for v in noisy])
+    for shape in ((1, 512, 1, 1), (1, 512, 1), (1, 1, 1, 512)):
+        shaped = [v.reshape(shape) for v in vectors]
+        assert _score("embedding", shaped) == pytest.approx(1.0)
+        assert _score("embedding", shaped, [v[0] for v in noisy]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("shape", [(1, 512, 7, 7), (1, 1), (1, 1, 1, 1)])
+def test_an_output_that_is_no_embedding_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(BadInputError, match="embedding@OUTPUT"):
+        _score("embedding", [np.ones(shape, np.float32)] * 4)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from collage.accuracy.target_choice import EXACT_ERROR
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.model.reference import Reference
@@ -103,6 +104,19 @@ def test_rounds_with_far_cores_are_left_out_where_others_exist(
     for timing in run_rounds(replace(comparison, prune=False), []):
         assert len(timing.samples_us) == counted
         assert (timing.left_out, timing.far, timing.seen_us) == (left_out, far, (10.0,))
+
+
+@pytest.mark.parametrize("metric", ["max", "cosine"])
+def test_a_rounded_plan_is_not_exact_by_any_metric(comparison: TimingRequest, metric: str) -> None:
+    plans = tuple(
+        PlanSteps((PlanStep("whole", Target.parse(f"simulated -precision={p}")),))
+        for p in ("f32", "bf16")
+    )
+    exact, rounded = run_rounds(replace(comparison, plans=plans, metric=metric, rounds=1), [])
+    assert exact.exactness == 0.0
+    assert rounded.exactness is not None and rounded.error is not None
+    assert rounded.exactness > EXACT_ERROR
+    assert (rounded.error < EXACT_ERROR) is (metric == "cosine")
 
 
 def test_plan_that_leaves_the_rounds_keeps_its_counted_times(

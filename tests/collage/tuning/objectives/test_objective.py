@@ -12,13 +12,15 @@ import pytest
 import collage
 from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.numerics.reference import run_reference
+from collage.backends.numerics.reference import reference_session, run_reference, run_session
 from collage.objectives.settings import Setting
+from collage.objectives.trial import Trial
 from collage.options import OptionsError, TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.service.report_models import ReportView
 from collage.tuning.objectives import objective as objective_module
 from collage.tuning.tuning_cache import _chosen
+from tests.collage.accuracy.test_mix_runner import layers
 from tests.collage.artifact.test_instances import WIDTH, chain
 
 ROWS = 4
@@ -74,6 +76,56 @@ def test_for_memory_there_is_one_instance(tmp_path: Path) -> None:
     objective = artifact.report["objective"]
     assert objective["met"] and objective["max_latency_ms"] == 60_000.0
     assert {each["instances"] for each in objective["settings"]} == {1}
+
+
+@pytest.fixture
+def rounded_is_lean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is stated: plans in bf16 take half."""
+
+    def measure(setting: Setting, seconds: float) -> Trial:
+        is_lean = any("bf16" in str(target) for target in setting.plan.targets)
+        return Trial(100.0, 1e4, 1e4, 10, (64 if is_lean else 128) << 20, 1.0, 0.0)
+
+    monkeypatch.setattr(objective_module, "_measure", lambda *_: measure)
+    monkeypatch.setattr(objective_module, "_fits", lambda _: lambda: True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rounded_is_lean")
+@pytest.mark.parametrize("own", [False, True])
+def test_a_leaner_plan_must_pass_the_evaluation_too(tmp_path: Path, own: bool) -> None:
+    """The plan in bf16 is slower and leaner, so nobody scored it before memory counted."""
+    reference = reference_session(layers(tmp_path))
+    samples = np.random.default_rng(3).standard_normal((80, 4, 64)).astype(np.float32)
+    np.savez(tmp_path / "inputs.npz", r0=samples)
+    labels = [run_session(reference, {"r0": s}, ["r6"])["r6"].argmax(axis=1) for s in samples]
+
+    def rows_kept(session: Any) -> float:
+        made = [session.run(None, {"r0": sample})[0].argmax(axis=1) for sample in samples]
+        return float(np.mean(np.array(made) == labels))
+
+    exact, rounded = "simulated -precision=f32 -speedup=2", "simulated -precision=bf16 -speedup=1"
+    found = {}
+    for max_drop in (0.5, 1e-4):
+        artifact = collage.tune(
+            tmp_path / "layers.onnx",
+            [exact, rounded],
+            output=tmp_path / "tuned.onnx",
+            inputs=tmp_path / "inputs.npz",
+            database=f"sqlite:///{tmp_path / 'c.db'}",
+            time_limit_s=4.0,
+            objective="memory",
+            evaluate=rows_kept if own else "top1",
+            max_drop=max_drop,
+        )
+        found[max_drop] = artifact.report
+    targets = {drop: {p["target"] for p in report["partitions"]} for drop, report in found.items()}
+    assert targets == {0.5: {rounded}, 1e-4: {exact}}
+    measured = [each for each in found[1e-4]["objective"]["settings"] if "failure" not in each]
+    assert not any(rounded in each["targets"] for each in measured)
+    if not own:
+        assert found[0.5]["evaluation"]["proof_attempts"] == 2
+        assert found[1e-4]["evaluation"]["drop"] == 0.0
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def _timed() -> list[AtShape]:
         for entry in (*at.dynamic, *at.fixed):
             error = _ERRORS[str(entry.plan.partitions[0].target)]
             for comparison, timing in list(entry.timings.items()):
-                entry.timings[comparison] = replace(timing, error=error)
+                entry.timings[comparison] = replace(timing, error=error, exactness=error)
     return timed
 
 
@@ -67,6 +67,32 @@ def _evaluated(check: Check) -> str:
 )
 def test_the_fastest_plans_that_pass_are_returned(check: Check, target: str) -> None:
     assert _evaluated(check) == target
+
+
+def test_a_plan_without_errors_by_another_metric_is_not_exact() -> None:
+    """By `--metric top1` an int8 plan errs by nothing, and is no measure for others."""
+    timed = _timed()
+    for at in timed:
+        for entry in (*at.dynamic, *at.fixed):
+            for comparison, timing in list(entry.timings.items()):
+                entry.timings[comparison] = replace(timing, error=0.0)
+    seen: list[bool] = []
+
+    class Exactness:
+        def refusal(self, session: Any, is_exact: bool = False) -> str | None:
+            seen.append(is_exact)
+            return None if is_exact else "it is not exact"
+
+    opened = lambda classes: contextlib.nullcontext(SimpleNamespace())  # noqa: E731
+    judge = Judge(Exactness(), timed, lambda: (choose_classes(timed), None), opened)
+    classes, _ = evaluated(judge)
+    assert str(classes[0].plan.targets[0]) == "onnxruntime" and seen == [False, False, True]
+
+
+def test_all_samples_but_a_hundred_prove_at_all_shapes(tmp_path: Path) -> None:
+    check = _metric(tmp_path, samples=_samples(260))
+    assert check.refusal(_session(tmp_path / "mean.onnx", 1)) is None
+    assert check.findings["evaluation"]["samples"] == 160
 
 
 def test_where_none_passes_each_value_is_told() -> None:
@@ -102,9 +128,13 @@ def _samples(count: int = 12) -> list[dict[str, np.ndarray]]:
     return [{"x": rng.standard_normal((1, 2 + i, 8)).astype(np.float32)} for i in range(count)]
 
 
-def _metric(folder: Path, labels: Path | None = None) -> MetricCheck:
+def _metric(
+    folder: Path,
+    labels: Path | None = None,
+    samples: Sequence[dict[str, np.ndarray]] | None = None,
+) -> MetricCheck:
     path = _mean(folder)
-    samples = _samples()
+    samples = samples or _samples()
     np.savez(folder / "x.npz", allow_pickle=False, **{f"{i}/x": s["x"] for i, s in enumerate(samples)})
     options = TuneOptions.from_json({"evaluate": "top1", "max_drop": 0.1})
     request = TuneRequest(path, (), options, inputs=folder / "x.npz", labels=labels)

@@ -37,7 +37,7 @@ def test_one_that_cannot_be_measured_takes_nothing_from_the_others(tmp_path: Pat
     watching.add(plain.path, "plain")
     watching.add(plain.path, "damaged").artifact.write_bytes(b"no model")
     dims = {"batch": "1,3", "length": "2..12"}
-    classes = [(None, ("onnxruntime", "openvino"))]
+    classes = [(None, ("onnxruntime",))]
     shaped = shaped_artifact(shape_models.chain(), folder_in(tmp_path, "s"), dims, classes)
     watching.add(shaped, "shaped")
     junit = tmp_path / "watch.xml"
@@ -53,7 +53,7 @@ def test_one_that_cannot_be_measured_takes_nothing_from_the_others(tmp_path: Pat
     assert "cannot be measured" in found["damaged"]["reason"]
     assert 'failures="1"' in junit.read_text(encoding="utf-8")
     (watched,) = [each for each in watching.list() if each.name == "shaped"]
-    assert {"onnxruntime", "openvino"} <= set(watched.history[0]["key"])
+    assert "onnxruntime" in watched.history[0]["key"]
 
 
 def test_inputs_that_are_stored_with_an_artifact_are_taken(tmp_path: Path) -> None:

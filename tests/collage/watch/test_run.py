@@ -56,6 +56,16 @@ def test_a_wrong_version_is_found(watching: WatchList, tmp_path: Path) -> None:
     assert result["verdict"] == "wrong" and "exceeds" in result["reason"]
 
 
+def test_what_is_wrong_here_is_found_too(
+    watching: WatchList, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = partial(ChildLimits, environment={planted.WRONG: "n5"})
+    monkeypatch.setattr(interleaved, "ChildLimits", limits)
+    (result,) = run_watch(watching, [other(tmp_path, **{planted.WRONG: ""})])
+    assert result["verdict"] == "wrong" and "its error here is" in result["reason"]
+    assert [record["verdict"] for record in only(watching).history] == ["wrong"]
+
+
 def test_a_version_that_crashes_is_found(watching: WatchList, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app,

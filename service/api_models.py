@@ -126,6 +126,9 @@ class DiagnosisSummaryView(_Answer):
     """The result of a diagnosis in short."""
 
     faults: int = Field(description="How many smallest regions fail.")
+    is_right: bool | None = Field(
+        default=None, description="Whether all that the target takes ran and is right."
+    )
     slow_regions: int
     largest_error: float | None = Field(description="Of the model's outputs; null if not a number.")
     ratio: float | None = Field(description="Its time over that of the target it is compared with.")

@@ -223,6 +223,13 @@ class WatchMeasurementView(_Stored):
     latency_us: list[float] = Field(description="Of each build.")
     over_yardstick: list[float] = Field(description="The same over a fixed computation's time.")
     error: float | None
+    artifact_sha256: str | None = Field(default=None, description="What identifies the artifact.")
+    verdict: Verdict | None = Field(
+        default=None, description="What was said of it; a later one is compared with no regression."
+    )
+    reason: str | None = None
+    ratio: float | None = None
+    interval: Interval | None = None
 
 
 class WatchReportView(_Stored):

@@ -27,10 +27,10 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Expected]]) -> None
     arrays = {_HEADER: np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
     for i, sample in enumerate(samples):
         for j, value in enumerate(sample.values()):
-            arrays[f"{i}.{j}"] = _storable(_plain(value))
+            arrays[f"{i}.{j}"] = storable(_plain(value))
             if isinstance(value, Ranged):
-                arrays[f"{i}.{j}.low"] = _storable(value.low)
-                arrays[f"{i}.{j}.high"] = _storable(value.high)
+                arrays[f"{i}.{j}.low"] = storable(value.low)
+                arrays[f"{i}.{j}.high"] = storable(value.high)
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
@@ -102,8 +102,9 @@ def _unstack(values: dict[str, Array], specs: Sequence[TensorSpec]) -> list[dict
     return [{n: v[i] if n in stacked else v for n, v in values.items()} for i in range(count)]
 
 
-def _storable(value: Array) -> Array:
-    if value.dtype == object:
+def storable(value: Array) -> Array:
+    """The value in a type that an .npz keeps: text as such, and floats that numpy lacks as integers of their size."""
+    if value.dtype.hasobject:
         return value.astype(np.str_)
     if value.dtype.kind == "V":
         return np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collage.cost_db.atlas import AtlasStore, Cell
@@ -26,7 +26,8 @@ def read_atlas(
 
     Args:
         database: with the costs.
-        search: words, each of which must be part of a row's operators, shapes, data type, target or machine.
+        search: words, each of which must be part of a row's operators, shapes, data type, target or machine;
+            for `differences`, either target counts.
         hardware: only this fingerprint, or the beginning of one.
         fresh: count all costs anew.
         wait: until all costs are counted; else what is counted so far is told.
@@ -45,14 +46,16 @@ def read_atlas(
     machines = {key: _machine(about) for key, about in store.machines().items()}
     rows = [_row(cell, machines.get(cell.hardware, cell.hardware[:12])) for cell in cells]
     words = search.lower().split()
-    rows = [row for row in rows if all(word in _text(row) for word in words)]
+    # Before rows are left out: a difference has two targets, and a word may name one of them.
+    differences = [pair for pair in _differences(rows) if _has(pair, ("fast", "slow"), words)]
+    rows = [row for row in rows if _has(row, ("target",), words)]
     rows.sort(key=lambda r: (r["hardware"], r["kind"], r["shape_class"], r["dtype"], r["times_best"]))
     return {
         "known_until": None if found.known_until is None else found.known_until.isoformat(),
         "is_whole": found.is_whole,
         "search": search,
         "rows": rows,
-        "differences": _differences(rows),
+        "differences": differences,
     }
 
 
@@ -111,6 +114,8 @@ def _machine(about: Any) -> str:
     return ", ".join([str(cpu), f"{cores} cores", *gpus])
 
 
-def _text(row: dict[str, Any]) -> str:
-    names = ("kind", "shape_class", "dtype", "target", "machine")
-    return " ".join(str(row[name]) for name in names).lower()
+def _has(entry: Mapping[str, Any], targets: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether all words are part of what an entry says of its class, its machine and its targets."""
+    names = ("kind", "shape_class", "dtype", *targets, "machine")
+    text = " ".join(str(entry[name]) for name in names).lower()
+    return all(word in text for word in words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ def diagnose_remotely(
     target: str,
     *,
     output: Path,
+    make_output: Callable[[Path], None],
     inputs: Path | None = None,
     options: Mapping[str, Any] | None = None,
     on_event: Listener = ignore,
@@ -31,6 +32,7 @@ def diagnose_remotely(
         model: an ONNX file, or a zip with external data.
         target: the target to look at.
         output: folder for what is found.
+        make_output: makes the folder, and removes what an earlier diagnosis wrote there.
         inputs: sample inputs as .npz.
         options: of the diagnosis (docs/diagnose.md).
         on_event: is told about every step.
@@ -45,7 +47,7 @@ def diagnose_remotely(
     """
     created = client.create_diagnosis(model, target, options, inputs=inputs)
     job = follow(client, created.id, on_event, cancel)
-    output.mkdir(parents=True, exist_ok=True)
+    make_output(output)
     bundle = client.artifact(job.id, output / f"{job.id}.zip")
     with zipfile.ZipFile(bundle) as archive:
         archive.extractall(output)  # names that lead out of the folder lose what does so

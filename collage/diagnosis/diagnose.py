@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.diagnosis.faults import FaultSearch, refusals
+from collage.diagnosis.output import REPORT, make_output
 from collage.diagnosis.regions import Taken, taken
 from collage.diagnosis.request import DiagnoseRequest
 from collage.diagnosis.speed.search import SpeedSearch
@@ -22,8 +23,6 @@ from collage.model.self_error import allow_self_error
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.errors import BadInputError
 from collage.runner import Runner
-
-REPORT = "report.json"
 
 
 def diagnose(
@@ -44,10 +43,9 @@ def diagnose(
         The report, which is also written as `report.json` (docs/diagnose.md).
 
     Raises:
-        BadInputError: the model, the inputs or a target cannot be used.
+        BadInputError: the model, the inputs, a target, the other environment or the output cannot be used.
         CancelledError: `cancel` was set.
     """
-    request.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="collage-diagnose-") as folder:
         report = _diagnosed(request, Path(folder), runner or Runner(), listener, cancel)
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -108,8 +106,11 @@ def _diagnosed(
     )
     trials = Trials(regions, everything, settings, runner, listener, cancel)
     parts = taken(model.index, request.target, request.all_nodes)
-    search = FaultSearch(model, parts, trials, request.output, work_dir, runner, request.most_trials)
-    faults = search.run()
+    speed = SpeedSearch(request, model, regions, sampling.chosen_by, threads, runner, listener, cancel)
+    if not parts.refused:
+        speed.check()
+    make_output(request.output)
+    faults = FaultSearch(model, parts, trials, request, work_dir, runner, cancel).run()
     return {
         "model_sha256": model.sha256,
         "nodes": len(model.index.nodes),
@@ -121,11 +122,7 @@ def _diagnosed(
         "sampled_inputs": request.inputs is None,
         "refused": refusals(model.index, parts.refused),
         "faults": faults,
-        "speed": _speed(
-            faults,
-            parts,
-            SpeedSearch(request, model, regions, sampling.chosen_by, threads, runner, listener),
-        ),
+        "speed": _speed(faults, parts, speed),
         "notes": notes + sampling.about_outputs(),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -10,9 +11,11 @@ from typing import Any
 
 from collage.diagnosis.culprits import Culprit, OutOfTrialsError, find_culprits
 from collage.diagnosis.depth import depth_errors, draw_depth, tapped
+from collage.diagnosis.output import CULPRIT, PICTURE
 from collage.diagnosis.regions import Taken
 from collage.diagnosis.reproducing.reproducer import write_reproducer
 from collage.diagnosis.reproducing.shrink import Shrunk, shrink
+from collage.diagnosis.request import DiagnoseRequest
 from collage.diagnosis.trial import Trial
 from collage.diagnosis.trials import Trials
 from collage.partitioner.candidate import bits
@@ -21,7 +24,6 @@ from collage.partitioner.graph.linear_order import linear_order
 from collage.partitioner.graph.model import Model
 from collage.runner import Runner
 
-PICTURE = "error-by-depth.svg"
 _MOST_REPRODUCERS = 5
 _SHRINKING_TRIALS = 12
 _SHOWN_NODES = 20
@@ -34,9 +36,10 @@ class FaultSearch:
         model: the model.
         taken: where to look.
         trials: makes trials.
-        output: folder for reproducers and the picture.
+        request: what was asked.
         work_dir: folder for files of this run.
-        most_trials: how many trials may look for culprits.
+        runner: where the scripts of reproducers run.
+        cancel: stops it when set.
     """
 
     def __init__(
@@ -44,18 +47,21 @@ class FaultSearch:
         model: Model,
         taken: Taken,
         trials: Trials,
-        output: Path,
+        request: DiagnoseRequest,
         work_dir: Path,
         runner: Runner,
-        most_trials: int,
+        cancel: threading.Event | None = None,
     ) -> None:
         self._model, self._taken, self._trials, self._runner = model, taken, trials, runner
-        self._output, self._work_dir, self._most = output, work_dir, most_trials
+        self._output, self._most = request.output, request.most_trials
+        self._work_dir, self._cancel = work_dir, cancel
 
     def run(self) -> dict[str, Any]:
         """The part of the report on faults."""
         index = self._model.index
         culprits = find_culprits(index, self._taken.regions, self._test)
+        if not all(self._trials.really_hangs(c.nodes) for c in culprits if c.trial.outcome == "hang"):
+            culprits = find_culprits(index, self._taken.regions, self._test)
         found = {
             "trials": self._trials.count,
             "regions": self._regions(),
@@ -103,6 +109,7 @@ class FaultSearch:
             self._work_dir / f"shrunk-{number}",
             trials.run,
             _SHRINKING_TRIALS,
+            self._cancel,
         )
         target, version = trials.settings.target, self._runner.facts(trials.settings.target).version
         operators = _operators(index, culprit.nodes)
@@ -115,12 +122,13 @@ class FaultSearch:
         }[culprit.trial.outcome]
         title = f"{target.backend} {version.split()[0]} {what} {operators}"
         return write_reproducer(
-            self._output / f"culprit-{number}",
+            self._output / f"{CULPRIT}{number}",
             smallest,
             title=title,
             operators=operators,
             runner=self._runner,
             timeout_s=trials.settings.timeout_s,
+            cancel=self._cancel,
         )
 
     def _depth(self, culprits: Sequence[Culprit]) -> dict[str, Any] | None:

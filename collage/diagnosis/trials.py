@@ -22,8 +22,9 @@ from collage.runner import Runner
 
 # A child that something else killed says nothing about the region.
 _KILLED_RETRIES = 2
-# A region takes no longer than what holds it; so many times the longest that was right, it hangs.
+# A region that takes so many times the longest that came back is likely to hang.
 _PATIENCE, _LEAST_TIMEOUT_S = 8.0, 5.0
+_CAME_BACK: tuple[Outcome, ...] = ("right", "wrong", "refused")
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,41 @@ class Trials:
         self._runner, self._listener, self._cancel = runner, listener, cancel
         self._known: dict[int, Trial] = {}
         self._longest_s = 0.0
+        self._is_patient = False  # True once a region came back that was said to hang
+        self._given_up: set[int] = set()  # hang within less than the full time
         self.count = 0
 
     def of(self, nodes: int) -> Trial:
         """The trial of a convex set of nodes; each set is tried once."""
         if nodes not in self._known:
             request = self.request(self._regions.get(nodes))
+            timeout_s = self._timeout_s
             self._known[nodes] = self.run(request, f"{nodes.bit_count()} nodes")
+            if self._known[nodes].outcome == "hang" and timeout_s < self.settings.timeout_s:
+                self._given_up.add(nodes)
             if self._known[nodes].outcome == "right":
                 self._regions.drop(nodes)
         return self._known[nodes]
+
+    def really_hangs(self, nodes: int) -> bool:
+        """Whether a set that was said to hang also does when it has the full time.
+
+        Where one comes back, no such word is believed any more: all that had less time are forgotten, and
+        every later trial has the full time.
+        """
+        if nodes not in self._given_up:
+            return True
+        self._given_up.remove(nodes)
+        what = f"{nodes.bit_count()} nodes with more time"
+        trial = self.run(self.request(self._regions.get(nodes)), what, self.settings.timeout_s)
+        self._known[nodes] = trial
+        if trial.outcome == "hang":
+            return True
+        self._is_patient = True
+        for forgotten in self._given_up:
+            del self._known[forgotten]
+        self._given_up.clear()
+        return False
 
     def knows(self, nodes: int) -> bool:
         """Whether a set was tried."""
@@ -103,8 +129,13 @@ class Trials:
             cache_dir=settings.cache_dir,
         )
 
-    def run(self, request: TrialRequest, what: str) -> Trial:
+    def run(self, request: TrialRequest, what: str, timeout_s: float | None = None) -> Trial:
         """One trial in a child.
+
+        Args:
+            request: what to run.
+            what: it is, for people.
+            timeout_s: after which it hangs; None for a time that is likely enough.
 
         Raises:
             CancelledError: `cancel` was set.
@@ -112,10 +143,10 @@ class Trials:
         """
         self.count += 1
         begin = time.monotonic()
-        trial = self._in_child(request)
+        trial = self._in_child(request, timeout_s or self._timeout_s)
         seconds = time.monotonic() - begin
         trial = replace(trial, seconds=seconds)
-        if trial.outcome == "right":
+        if trial.outcome in _CAME_BACK:
             self._longest_s = max(self._longest_s, seconds)
         said = trial.outcome if not trial.reason else f"{trial.outcome}: {trial.reason}"
         self._listener(Event("trial", f"trial {self.count}: {what}: {said}", self.count))
@@ -123,15 +154,15 @@ class Trials:
 
     @property
     def _timeout_s(self) -> float:
-        """The time after which a region hangs, once others were right."""
-        if not self._longest_s:
+        """The time after which a region is said to hang, once others came back."""
+        if self._is_patient or not self._longest_s:
             return self.settings.timeout_s
         return min(self.settings.timeout_s, max(_LEAST_TIMEOUT_S, _PATIENCE * self._longest_s))
 
-    def _in_child(self, request: TrialRequest) -> Trial:
+    def _in_child(self, request: TrialRequest, timeout_s: float) -> Trial:
         on_host = check_options(request.target).memory_domain(request.target) == HOST_MEMORY
         # GPU drivers reserve address space by the terabyte.
-        limits = ChildLimits(timeout_s=self._timeout_s, memory_bytes=None if on_host else 0)
+        limits = ChildLimits(timeout_s=timeout_s, memory_bytes=None if on_host else 0)
         return in_child(request, limits, self._runner, self._cancel)
 
 

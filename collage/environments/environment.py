@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 import threading
@@ -64,13 +65,17 @@ def _folders(python: Path) -> list[str]:
         done = subprocess.run(
             [str(python), "-c", _LOOK], capture_output=True, encoding="utf-8", timeout=_TIMEOUT_S
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise BadInputError(f"{python} is no Python interpreter that runs: {error}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise BadInputError(f"{python} is no Python interpreter that runs: {last}")
-    folders: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return folders
+    try:
+        return [os.fspath(folder) for folder in json.loads(done.stdout.splitlines()[-1])]
+    except (IndexError, TypeError, ValueError):
+        raise BadInputError(
+            f"{python} is no Python interpreter; give the path of one, such as /opt/next/bin/python"
+        ) from None
 
 
 def _files_in(folders: Sequence[Path]) -> tuple[Path, ...]:

@@ -25,6 +25,10 @@ from collage.runner import Runner
 _KILLED_RETRIES = 2
 
 
+class TimingError(CollageError):
+    """Builds failed for reasons that no entry has; the message says why."""
+
+
 @dataclass
 class _Running:
     """An entry while it is timed."""
@@ -112,7 +116,7 @@ class Interleaver:
 
         Raises:
             CancelledError: `cancel` was set.
-            CollageError: the child failed for reasons that no entry has.
+            TimingError: the child failed for reasons that no entry has.
         """
         for _ in range(builds):
             # What is built first may have the better place in memory, so the order changes.
@@ -160,6 +164,4 @@ class Interleaver:
                 last = failure
                 if failure.kind != "killed":
                     break
-        raise CollageError(
-            f"timing several environments failed: {last.reason}\n{last.detail}"
-        ) from last
+        raise TimingError(f"timing several environments failed: {last.reason}\n{last.detail}") from last

@@ -10,18 +10,16 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from collage.backends.measurement.ratio import Ratio, compare_builds
 from collage.environments.interleaved import Interleaver
 from collage.environments.work import BuildRequest, BuildResult, Entry, Environment
 from collage.runner import Runner
 from collage.watch.plans import WatchedPlan, watched_plan
-
-Verdict = Literal["same", "faster", "slower", "wrong", "failed"]
-REGRESSIONS: tuple[Verdict, ...] = ("slower", "wrong", "failed")
+from collage.watch.verdicts import Verdict
 
 _BUILDS, _ROUNDS, _BLOCK_S = 5, 10, 0.06
 # Smaller changes of the whole, and of a block, are of no use to anybody.
@@ -43,6 +41,7 @@ class Compared:
     reason: str  # in one sentence
     latency_us: tuple[float, ...]  # of this environment's builds
     yardstick_us: tuple[float, ...]  # of the same builds
+    is_fault_here: bool = False  # whether it is this environment that is wrong or failed
 
 
 def compare(
@@ -55,11 +54,12 @@ def compare(
     """Compare an artifact in two environments.
 
     Raises:
-        BadInputError: the file is no artifact.
+        BadInputError: the file is no artifact, or its model does not run on its inputs.
+        TimingError: the builds failed for reasons that neither environment has.
         CancelledError: `cancel` was set.
     """
     with tempfile.TemporaryDirectory(prefix="collage-watch-") as folder:
-        plan = watched_plan(artifact, Path(folder), runner.threads)
+        plan = watched_plan(artifact, Path(folder), runner.threads, cancel)
         return _Comparison(plan, here, other, runner, cancel).run()
 
 
@@ -73,7 +73,7 @@ class _Comparison:
         cancel: threading.Event | None,
     ) -> None:
         self._plan = plan
-        request = BuildRequest(
+        self._request = BuildRequest(
             (here, other),
             (plan.whole, plan.cut),
             (Entry(0, 0), Entry(1, 0), Entry(0, 1), Entry(1, 1)),
@@ -82,56 +82,79 @@ class _Comparison:
             block_s=_BLOCK_S,
             metric=plan.report.get("metric", "max"),
         )
-        self._timed = Interleaver(request, runner, cancel)
+        self._where = ("here", "here" if other is here else "there")
+        self._runner, self._cancel = runner, cancel
+        self._timed = Interleaver(self._request, runner, cancel)
+        self._no_blocks: str | None = None  # why there are no times of blocks
 
     def run(self) -> Compared:
         """First builds choose, and later ones judge."""
-        timed = self._timed
-        timed.run(_BUILDS)
-        errors = (timed.error(0), timed.error(1))
-        failure = timed.failure(1) or timed.failure(0)
-        if failure is not None:
-            where = "there" if timed.failure(1) else "here"
-            return self._found("failed", None, (), errors, f"it does not run {where}: {failure}")
-        allowed = max(
-            self._plan.report.get("tolerance", 1e-3),
-            _HEADROOM * (self._plan.report.get("max_relative_error") or 0.0),
-        )
-        if errors[1] is not None and not errors[1] <= allowed:
-            reason = f"its error {errors[1]:.3g} exceeds {allowed:.3g}"
-            return self._found("wrong", None, (), errors, reason)
-        first = timed.builds[:]
+        self._build()
+        if self._no_blocks and (self._timed.failure(0) or self._timed.failure(1)):
+            # A process that dies of a block takes the whole with it.
+            alone = replace(self._request, entries=self._request.entries[:2])
+            self._timed = Interleaver(alone, self._runner, self._cancel)
+            self._build()
+        if (fault := self._fault()) is not None:
+            return fault
+        first = self._timed.builds[:]
         whole, blocks = self._changed(first, range(len(self._plan.blocks)), _WHOLE_CHANGE)
         if whole is None and not blocks:
-            return self._found("same", timed.ratio(1, 0), (), errors, "no change beyond noise")
-        timed.run(_BUILDS)
-        later = timed.builds[len(first) :]
+            return self._found("same", self._timed.ratio(1, 0), (), "no change beyond noise")
+        self._build()
+        if (fault := self._fault()) is not None:
+            return fault
+        later = self._timed.builds[len(first) :]
         confirmed, again = self._changed(later, blocks, 1.0)
         kept = [b for b in blocks if b in again and (again[b].ratio > 1) == (blocks[b].ratio > 1)]
         told = tuple(self._block(position, again[position]) for position in kept)
         ratio = _whole_ratio(later)
         if whole is not None and confirmed is not None and (whole > 1) == (confirmed > 1):
             verdict: Verdict = "slower" if confirmed > 1 else "faster"
-            return self._found(
-                verdict, ratio, told, errors, f"the whole takes {ratio.ratio:.3f} times as long"
-            )
+            return self._found(verdict, ratio, told, f"the whole takes {ratio.ratio:.3f} times as long")
         slower = [block for block in told if block["ratio"] > 1]
         if slower or told:
             verdict = "slower" if slower else "faster"
-            return self._found(
-                verdict, ratio, told, errors, f"{len(told)} of {len(self._plan.blocks)} blocks changed"
-            )
-        return self._found("same", ratio, (), errors, "what looked like a change was noise")
+            changed = f"{len(told)} of {len(self._plan.blocks)} blocks changed"
+            return self._found(verdict, ratio, told, changed)
+        return self._found("same", ratio, (), "what looked like a change was noise")
+
+    def _build(self) -> None:
+        """Make builds, and see whether blocks run too: a runtime may refuse what lies between them."""
+        timed = self._timed
+        timed.run(_BUILDS)
+        for cut in range(2, len(timed.request.entries)):
+            self._no_blocks = self._no_blocks or timed.failure(cut)
+
+    def _fault(self) -> Compared | None:
+        """What is said of an environment that does not run the whole, or is wrong; the other one first."""
+        timed = self._timed
+        errors = (timed.error(0), timed.error(1))
+        allowed = max(
+            self._plan.report.get("tolerance", 1e-3),
+            _HEADROOM * (self._plan.report.get("max_relative_error") or 0.0),
+        )
+        for entry, where in ((1, "there"), (0, "here")):
+            if (failure := timed.failure(entry)) is not None:
+                return self._found(
+                    "failed", None, (), f"it does not run {where}: {failure}", entry == 0
+                )
+        for entry, where in ((1, "there"), (0, "here")):
+            error = errors[entry]
+            if error is not None and not error <= allowed:
+                reason = f"its error {where} is {error:.3g} and exceeds {allowed:.3g}"
+                return self._found("wrong", None, (), reason, entry == 0)
+        return None
 
     def _changed(
         self, builds: Sequence[BuildResult], positions: Any, least: float
     ) -> tuple[float | None, dict[int, Ratio]]:
         """The whole's ratio where it changed, else None; and the blocks that did."""
-        if any(entry.failure for build in builds for entry in build.entries):
-            return None, {}
         whole = _whole_ratio(builds)
         moved = whole.ratio if _is_off(whole, least) else None
-        blocks = {}
+        blocks: dict[int, Ratio] = {}
+        if self._no_blocks is not None:
+            return moved, blocks
         for position in positions:
             ratio = _step_ratio(builds, position)
             share = abs(ratio.ratio - 1) * self._share(builds, position)
@@ -161,17 +184,19 @@ class _Comparison:
         verdict: Verdict,
         ratio: Ratio | None,
         blocks: tuple[dict[str, Any], ...],
-        errors: tuple[float | None, float | None],
         reason: str,
+        is_fault_here: bool = False,
     ) -> Compared:
-        own = [sorted(b.entries[0].samples_us) for b in self._timed.builds]
+        timed = self._timed
+        own = [sorted(b.entries[0].samples_us) for b in timed.builds]
         middles = tuple(samples[len(samples) // 2] for samples in own if samples)
         yardsticks = tuple(
-            sorted(b.yardstick_us)[len(b.yardstick_us) // 2]
-            for b in self._timed.builds
-            if b.yardstick_us
+            sorted(b.yardstick_us)[len(b.yardstick_us) // 2] for b in timed.builds if b.yardstick_us
         )
-        return Compared(verdict, ratio, blocks, errors, reason, middles, yardsticks)
+        if self._no_blocks is not None and verdict != "failed":
+            reason += f"; not in blocks: {self._no_blocks}"
+        errors = (timed.error(0), timed.error(1))
+        return Compared(verdict, ratio, blocks, errors, reason, middles, yardsticks, is_fault_here)
 
 
 def _is_off(ratio: Ratio, least: float) -> bool:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import read_report
+from collage.artifact.verification import VERIFICATION_KEY, Verification
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.environments.work import Work, WorkStep
+from collage.model.binding import bind
 from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles
-from collage.partitioner.candidate import bits
-from collage.partitioner.emit.annotate import read_plan
+from collage.partitioner.candidate import Plan, bits
+from collage.partitioner.emit.annotate import ArtifactPlan, read_plan
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
+from collage.partitioner.target import Target
+from collage.shapes.classes import SHAPES_KEY, ServedShapes, extent
 
 # So many blocks an artifact is cut in, to say where a change is.
 _BLOCKS = 8
@@ -41,7 +48,6 @@ class WatchedPlan:
         cut: the same in more partitions; the last positions of each are `blocks`.
         blocks: what each step of `cut` is.
         report: the artifact's.
-        model_sha256: of the model.
         threads: of one call.
     """
 
@@ -49,52 +55,97 @@ class WatchedPlan:
     cut: Work
     blocks: tuple[Block, ...]
     report: dict[str, Any]
-    model_sha256: str
     threads: int
     regions: RegionFiles  # keeps the files
 
 
-def watched_plan(artifact: Path, work_dir: Path, threads: int) -> WatchedPlan:
-    """Read an artifact and make its sub-models, samples and reference values.
+@dataclass(frozen=True)
+class _Chosen:
+    """What an artifact is measured with.
 
     Args:
-        threads: of one call.
+        plan: of an artifact of a range of sizes, that for the shape with the most work.
+        sizes: of that shape; None where no dimension is free.
+        done: the partitions (bitsets) whose nodes are rewritten already.
+        proof: the reference values by which `load` verifies this plan, as text.
+    """
+
+    plan: Plan
+    sizes: Mapping[str, int] | None
+    done: tuple[int, ...]
+    proof: str | None
+
+
+def targets_of(artifact: Path) -> tuple[Target, ...]:
+    """The targets of the plan that is measured.
 
     Raises:
         BadInputError: the file is no artifact.
     """
+    return tuple(partition.target for partition in _chosen(read_plan(artifact)).plan.partitions)
+
+
+def watched_plan(
+    artifact: Path, work_dir: Path, threads: int, cancel: threading.Event | None = None
+) -> WatchedPlan:
+    """Read an artifact and make its sub-models, samples and reference values.
+
+    Args:
+        threads: of one call.
+        cancel: stops it when set.
+
+    Raises:
+        BadInputError: the file is no artifact, or its model does not run on its inputs.
+        VerificationError: its reference values are damaged.
+        CancelledError: `cancel` was set.
+    """
     stored = read_plan(artifact)
-    model, index = stored.model, stored.model.index
+    chosen, model = _chosen(stored), stored.model
+    if chosen.sizes is not None:
+        model, _ = bind(model, work_dir / "model", chosen.sizes, cancel)
+    index = model.index
     inputs = tuple(index.values[name] for name in index.inputs)
     outputs = tuple(name for name in index.outputs if name in index.producer)
-    sample = seeded_inputs(inputs, 0, table_bounds(index))
-    reference = Reference(model, [sample], work_dir / "reference")
+    given = () if chosen.proof is None else Verification.from_text(chosen.proof).given
+    sample = given[0] if given else seeded_inputs(inputs, 0, table_bounds(index))
+    reference = Reference(model, [sample], work_dir / "reference", cancel=cancel)
     samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
     write_samples(samples, reference.samples)
     write_samples(expected, reference.expected(outputs))
-    done = [p.nodes for p, n in zip(stored.plan.partitions, stored.notes, strict=True) if n.prepared]
-    regions = RegionFiles(model, work_dir / "regions", prepared=done)
+    regions = RegionFiles(model, work_dir / "regions", prepared=chosen.done)
 
     def work(steps: list[tuple[int, str]], lanes: int) -> Work:
         made = tuple(WorkStep(regions.get(nodes), target) for nodes, target in steps)
         return Work(made, inputs, outputs, samples, expected, lanes)
 
-    whole = [(p.nodes, str(p.target)) for p in stored.plan.partitions]
+    whole = [(p.nodes, str(p.target)) for p in chosen.plan.partitions]
     each = max(1, _BLOCKS // len(whole))
     cut = [
         (part, target)
         for nodes, target in whole
-        for part in ([nodes] if nodes in done else _blocks(model, nodes, each))
+        for part in ([nodes] if nodes in chosen.done else _blocks(model, nodes, each))
     ]
     return WatchedPlan(
-        whole=work(whole, stored.plan.lanes),
+        whole=work(whole, chosen.plan.lanes),
         cut=work(cut, 1),
         blocks=tuple(_block(model, nodes, target) for nodes, target in cut),
         report=read_report(artifact),
-        model_sha256=model.sha256,
         threads=threads,
         regions=regions,
     )
+
+
+def _chosen(stored: ArtifactPlan) -> _Chosen:
+    if SHAPES_KEY not in stored.metadata:
+        pairs = zip(stored.plan.partitions, stored.notes, strict=True)
+        done = tuple(partition.nodes for partition, note in pairs if note.prepared)
+        return _Chosen(stored.plan, None, done, stored.metadata.get(VERIFICATION_KEY))
+    served = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
+    # As in tuning, that of most of the work stands for all.
+    sizes = max(served.space.shapes, key=lambda shape: shape.weight * extent(shape.sizes)).sizes
+    text = served.classes[served.class_of(sizes)].plan.plan
+    proof = next((p.plan for p in served.proofs if dict(p.sizes) == dict(sizes)), None)
+    return _Chosen(decode_plan(stored.model, text).plan, sizes, (), proof)
 
 
 def _blocks(model: Model, nodes: int, count: int) -> list[int]:

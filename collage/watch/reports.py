@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from collage.watch.comparison import REGRESSIONS
+from collage.watch.verdicts import REGRESSIONS
 
 
 def junit(results: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,8 @@ FOLDER/NAME/history.jsonl  one line for each measurement
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import os
 import re
@@ -17,6 +19,7 @@ from typing import Any
 
 from collage.artifact.artifact import read_report
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.file_digest import file_digest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _HISTORY = "history.jsonl"
@@ -34,6 +37,12 @@ class Watched:
 
     name: str
     artifact: Path
+
+    @property
+    def digest(self) -> str:
+        """What identifies the artifact and its weights."""
+        digests = [file_digest(file) for file in _with_weights(self.artifact)]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -63,6 +72,8 @@ class WatchList:
     def add(self, artifact: Path, name: str | None = None) -> Watched:
         """Watch a copy of an artifact; of the same name, it takes the other's place and keeps its history.
 
+        Measurements of the other are never compared with its own.
+
         Raises:
             BadInputError: the file is no artifact, or the name cannot be a folder's.
         """
@@ -77,7 +88,7 @@ class WatchList:
         for old in folder.glob("*.onnx*"):
             old.unlink()
         # Large weights beside it are found by the artifact's own name, so that stays.
-        for file in sorted(artifact.parent.glob(f"{artifact.name}*")):
+        for file in _with_weights(artifact):
             shutil.copyfile(file, folder / file.name)
         return Watched(called, folder / artifact.name)
 
@@ -101,3 +112,8 @@ class WatchList:
             names = ", ".join(known) or "none"
             raise BadInputError(f"no artifact {name!r} is watched; those are: {names}")
         shutil.rmtree(known[name].artifact.parent)
+
+
+def _with_weights(artifact: Path) -> list[Path]:
+    """The artifact's file, and those of weights beside it."""
+    return sorted(artifact.parent.glob(f"{glob.escape(artifact.name)}*"))

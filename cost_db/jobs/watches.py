@@ -237,6 +237,17 @@ class WatchStore:
         )
         return found
 
+    def measurements(self, watch_id: str, limit: int = _MOST_SHOWN) -> tuple[Mapping[str, Any], ...]:
+        """The newest measurements of the server's own environment, the oldest of them first."""
+        statement = (
+            sa.select(watch_runs.c.measured)
+            .where(watch_runs.c.watch_id == watch_id, watch_runs.c.measured.is_not(None))
+            .order_by(watch_runs.c.number.desc())
+            .limit(limit)
+        )
+        rows = self._connections.read(lambda connection: connection.execute(statement).scalars().all())
+        return tuple(reversed(rows))
+
     def _all(self, *conditions: sa.ColumnElement[bool]) -> tuple[Watch, ...]:
         statement = sa.select(watches).where(*conditions).order_by(watches.c.created_at, watches.c.id)
         rows = self._connections.read(lambda connection: connection.execute(statement).all())

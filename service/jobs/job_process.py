@@ -125,9 +125,9 @@ def _tune(request: Request, cancel: threading.Event, listener: Listener) -> dict
 
 
 def _diagnose(request: Request, cancel: threading.Event, listener: Listener) -> dict[str, Any]:
-    from collage.diagnosis.bundle import write_bundle
     from collage.diagnosis.diagnose import diagnose
     from collage.diagnosis.options import DiagnoseOptions
+    from collage.diagnosis.output import write_bundle
 
     (target,) = request.targets
     found, bundle = Path(request.work_dir) / "found", Path(request.work_dir) / "found.zip"

@@ -7,6 +7,7 @@ from typing import Any
 
 from collage.cost_db.jobs.job import Kind
 from collage.diagnosis.options import DiagnoseOptions
+from collage.diagnosis.untried import untried
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.service.jobs.summary import summarize
@@ -45,6 +46,7 @@ def _of_diagnosis(report: Mapping[str, Any]) -> dict[str, Any]:
     whole = speed.get("whole") or {}
     return {
         "faults": len(faults["culprits"]),
+        "is_right": not faults["culprits"] and untried(report) is None,
         "slow_regions": len(speed.get("regions", ())),
         "largest_error": max(numbers, default=None) if "infinite" not in errors else None,
         "ratio": whole.get("ratio"),

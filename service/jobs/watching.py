@@ -27,6 +27,7 @@ from collage.service.cluster.target_catalog import TargetCatalog
 from collage.service.cluster.workers import RemoteWorkers
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles, BlobMissingError
+from collage.watch.verdicts import baseline_of
 
 _AFTER_QUOTA_S = 60.0
 
@@ -89,9 +90,13 @@ class Watching:
         )
 
     def history(self, job: Job) -> list[dict[str, Any]]:
-        """The last measurement that a job of a watch is to compare with; none of other jobs."""
-        last = self._watches.last_measured(job.spec["watch"]) if job.kind == "watch" else None
-        return [] if last is None else [dict(last)]
+        """What a job of a watch needs of earlier measurements: the one to compare with, and the last; none of other jobs."""
+        if job.kind != "watch":
+            return []
+        records = self._watches.measurements(job.spec["watch"])
+        baseline = baseline_of(records)
+        needed = [record for record in records[:-1] if record is baseline] + list(records[-1:])
+        return [dict(record) for record in needed]
 
     def keep(self, job: Job, report: Mapping[str, Any]) -> None:
         """Keep what a job of a watch found."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from collage.diagnosis.untried import untried
 from collage.report.verdict import title
 from collage.service.pages.answer import Banner, Tone
 
@@ -50,6 +51,8 @@ def diagnosis_banner(report: Mapping[str, Any]) -> Banner:
     name, culprits = title(str(report["target"])), report["faults"]["culprits"]
     if culprits:
         return _faults(name, culprits)
+    if (left := untried(report)) is not None:
+        return Banner("warn", f"It is not known whether {name} is right", f"{left}.", None)
     right = f"{name} is right on every node"
     if report["refused"]:
         nodes = sum(int(row["nodes"]) for row in report["refused"])
@@ -66,6 +69,8 @@ def diagnosis_banner(report: Mapping[str, Any]) -> Banner:
     low, high = whole["ratio_interval"]
     said = f"It takes {whole['ratio']:.2f} × as long as {beside} ({low:.2f} to {high:.2f}). {error}"
     regions = report["speed"].get("regions") or ()
+    if not regions and report["speed"].get("note"):
+        return Banner("good", right, said, None)
     if not regions:
         return Banner("good", f"{right}, and no region is slow", said, None)
     one = len(regions) == 1

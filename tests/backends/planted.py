@@ -40,11 +40,19 @@ class PlantedBackend(Backend):
     style = "graph"
     summary = "Right but for a planted fault; for tests."
     options = (
-        Option("fault", "none", "wrong, second, crash, hang, large, refuse or none.", pattern="[a-z]+"),
+        Option(
+            "fault",
+            "none",
+            "wrong, second, crash, hang, large, small, refuse or none.",
+            pattern="[a-z]+",
+        ),
         Option("at", "none", "Nodes that have the fault, with commas.", pattern=".+"),
         Option("beyond", "0", "The fault of large: sub-models of more nodes.", pattern="[0-9]+"),
+        Option("least", "0", "The fault of small: refused are sub-models of fewer.", pattern="[0-9]+"),
         Option("slow", "none", "Nodes that take long, with commas.", pattern=".+"),
         Option("slow_us", "0", "How long.", pattern="[0-9]+"),
+        Option("heavy", "none", "A node that takes long to compile.", pattern=".+"),
+        Option("heavy_s", "0", "How long.", pattern="[0-9]+"),
         Option("refuses", "none", "Operators that the guard refuses.", pattern=".+"),
     )
 
@@ -73,9 +81,13 @@ class PlantedExecutable(Executable):
             hit = (
                 {proto.graph.node[-1].name} if len(names) > int(target.option("beyond", "0")) else set()
             )
+        if self._fault == "small":
+            hit = names if len(names) < int(target.option("least", "0")) else set()
+        if names & set(_list(target, "heavy")):
+            time.sleep(int(target.option("heavy_s", "0")))
         if not hit:
             self._fault = "none"
-        if self._fault == "refuse":
+        if self._fault in ("refuse", "small"):
             raise RuntimeError("no kernel here")
         if self._fault in ("wrong", "large"):
             for node in [n for n in proto.graph.node if n.name in hit]:

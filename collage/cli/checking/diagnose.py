@@ -13,8 +13,8 @@ import typer
 
 from collage.cli.parameters import AsJson
 
-FOUND = 3
-"""Exit status where a fault was found."""
+FOUND, UNTRIED = 3, 4
+"""Exit status where a fault was found; and where none was found in what ran, but not all ran."""
 _OTHER = "other"
 
 
@@ -61,11 +61,13 @@ def diagnose(
 ) -> None:
     """Find the nodes of MODEL that are wrong, crash, hang or are slow on a target."""
     from collage.cli.tune_options import sizes
+    from collage.diagnosis.output import make_output, output_beside
+    from collage.diagnosis.untried import untried
     from collage.events import Event
 
     cancel = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: cancel.set())
-    folder = output or model.with_suffix(".diagnosis")
+    folder = output or output_beside(model)
     given: dict[str, Any] = {
         "tolerance": tolerance,
         "metric": metric,
@@ -96,6 +98,7 @@ def diagnose(
                 output=folder,
                 inputs=inputs,
                 options=options,
+                make_output=make_output,
                 on_event=tell,
                 cancel=cancel,
             )
@@ -112,18 +115,25 @@ def diagnose(
     typer.echo(json.dumps(report, indent=2)) if as_json else show(report, folder)
     if report["faults"]["culprits"]:
         raise typer.Exit(FOUND)
+    if untried(report) is not None:
+        raise typer.Exit(UNTRIED)
 
 
 def show(report: Mapping[str, Any], folder: Path) -> None:
     """Print a report for people."""
-    faults = report["faults"]
+    from collage.diagnosis.untried import untried
+
+    faults, left = report["faults"], untried(report)
     if report["refused"]:
         nodes = sum(row["nodes"] for row in report["refused"])
         typer.echo(f"{report['target']} does not take {nodes} of {report['nodes']} nodes")
     for culprit in faults["culprits"]:
         _show_culprit(culprit)
-    if not faults["culprits"]:
-        worst = max((r["error"] for r in faults["regions"] if "error" in r), default=0.0)
+    if left is not None:
+        found = "" if faults["culprits"] else "no fault was found, but "
+        typer.echo(f"{found}{left} (--trials)" if faults["regions"] else f"not known: {left}")
+    elif not faults["culprits"]:
+        worst = max(region["error"] for region in faults["regions"])
         typer.echo(f"no fault: {report['target']} is right, its largest error {worst:.2g}")
     _show_speed(report["speed"])
     depth = faults["error_by_depth"]
@@ -172,7 +182,9 @@ def _show_speed(speed: Mapping[str, Any]) -> None:
                 f"{part['ratio']:.3f} [{low:.3f}, {high:.3f}] times as long"
             )
         typer.echo(f"    {region['reproducer']['folder']}/time_it.py times it")
-    if not speed["regions"]:
+    if speed.get("note"):
+        typer.echo(f"  {speed['note']}")
+    elif not speed["regions"]:
         typer.echo("  no region is slower by more than its share")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ def tune(
     dims: dict[str, int | str] | None = None,
     tolerance: float = 1e-3,
     time_limit_s: float | None = None,
+    *,
+    cancel: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Find the fastest partition of an ONNX model over some targets, and write it as one ONNX file.
 
@@ -41,10 +45,11 @@ def tune(
 
     limit: dict[str, Any] = {} if time_limit_s is None else {"time_limit_s": time_limit_s}
     artifact = run(
-        model,
+        _path(model),
         targets or [],
-        output=output,
-        inputs=inputs,
+        output=None if output is None else _path(output),
+        inputs=None if inputs is None else _path(inputs),
+        cancel=cancel,
         dims=dims or {},
         tolerance=tolerance,
         **limit,
@@ -56,7 +61,7 @@ def explain(artifact: str) -> dict[str, Any]:
     """Say for each partition of an artifact why it runs where it does."""
     from collage.report.explain import explain as run
 
-    return run(Path(artifact))
+    return run(_path(artifact))
 
 
 def diagnose(
@@ -67,23 +72,27 @@ def diagnose(
     against: str | None = None,
     dims: dict[str, int] | None = None,
     tolerance: float = 1e-3,
+    *,
+    cancel: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Find the nodes of a model that are wrong, crash, hang or are slow on a target, with a reproducer for each."""
     from collage.diagnosis.diagnose import diagnose as run
+    from collage.diagnosis.output import output_beside
     from collage.diagnosis.request import DiagnoseRequest
     from collage.options import TuneOptions
     from collage.partitioner.target import Target
 
-    source = Path(model)
+    source = _path(model)
     return run(
         DiagnoseRequest(
             source=source,
             target=Target.parse(target),
-            output=source.with_suffix(".diagnosis") if output is None else Path(output),
+            output=output_beside(source) if output is None else _path(output),
             options=TuneOptions.from_json({"dims": dims or {}, "tolerance": tolerance}),
-            inputs=None if inputs is None else Path(inputs),
+            inputs=None if inputs is None else _path(inputs),
             against=None if against is None else Target.parse(against),
-        )
+        ),
+        cancel=cancel,
     )
 
 
@@ -122,17 +131,44 @@ def make_server() -> MCPServer:
     return server
 
 
-def _told(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The same tool whose known errors reach the caller; the SDK keeps other messages to itself."""
+def _path(text: str) -> Path:
+    """A path as a user writes it, with `~` for a home folder.
+
+    Raises:
+        BadInputError: there is no such home folder.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise BadInputError(f"there is no home folder for {text!r}; give a whole path") from None
+
+
+def _told(tool: Callable[..., dict[str, Any]]) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """The same tool in a thread, whose errors reach the caller; the SDK keeps other messages to itself.
+
+    A caller that cancels, or goes away, stops a tool that has `cancel`.
+    """
+    import anyio.to_thread
     from mcp.server.mcpserver.exceptions import ToolError
 
-    @functools.wraps(tool)
-    def run(*args: Any, **arguments: Any) -> dict[str, Any]:
-        try:
-            return tool(*args, **arguments)
-        except CollageError as error:
-            raise ToolError(str(error)) from error
+    signature = inspect.signature(tool, eval_str=True)
+    given = [p for p in signature.parameters.values() if p.name != "cancel"]
 
+    @functools.wraps(tool)
+    async def run(**arguments: Any) -> dict[str, Any]:
+        cancel = threading.Event()
+        if len(given) < len(signature.parameters):
+            arguments["cancel"] = cancel
+        try:
+            return await anyio.to_thread.run_sync(
+                functools.partial(tool, **arguments), abandon_on_cancel=True
+            )
+        except (CollageError, OSError, ValueError) as error:
+            raise ToolError(str(error)) from error
+        finally:
+            cancel.set()
+
+    run.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
     return run
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from collage.backends.numerics.comparison import Expected, Ranged, is_measured
-from collage.backends.numerics.tensor_files import read_expected, read_samples
+from collage.backends.numerics.comparison import Expected, Ranged
+from collage.backends.numerics.tensor_files import read_expected, read_samples, storable
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.diagnosis.reproducing.scripts import comparing_script, is_alone
 from collage.diagnosis.reproducing.shrink import Shrunk
@@ -61,19 +61,20 @@ def write_reproducer(
     expected = read_expected(request.expected_path, request.model.outputs)
     write_values(folder, "inputs", request.model.inputs, samples)
     write_values(folder, "expected", request.model.outputs, expected)
-    numbers = all(is_measured(np.dtype(spec.dtype)) for spec in request.model.outputs)
+    ties = any(isinstance(value, Ranged) for sample in expected for value in sample.values())
 
     def write_script(alone: bool) -> None:
         text = comparing_script(
             title=title,
             target=request.target,
             threads=request.threads,
-            inputs=[spec.name for spec in request.model.inputs],
-            outputs=[spec.name for spec in request.model.outputs],
+            inputs=types_of(request.model.inputs, samples[0]),
+            outputs=types_of(request.model.outputs, expected[0]),
             samples=len(samples),
             runs=request.runs,
             tolerance=request.tolerance,
-            numbers=numbers,
+            metric=request.metric,
+            ties=ties,
             alone=alone,
         )
         (folder / SCRIPT).write_text(text, encoding="utf-8")
@@ -86,6 +87,8 @@ def write_reproducer(
         write_script(False)
         if reproduces(folder, trial.outcome, runner, timeout_s, cancel):
             alone, reproduced = False, True
+        else:
+            write_script(True)
     versions = runner.facts(request.target).version
     environment = {
         "target": str(request.target),
@@ -110,15 +113,33 @@ def write_reproducer(
 def write_values(
     folder: Path, kind: str, specs: Sequence[TensorSpec], samples: Sequence[Mapping[str, Expected]]
 ) -> None:
-    """Write each sample as `KIND-N.npz`, whose entries are the positions of values."""
+    """Write each sample as `KIND-N.npz`, whose entries are the positions of values.
+
+    Where rounding decides elements of a value, all have bounds: `POSITION.low` and `POSITION.high`. Types that
+    numpy lacks are written as integers of their size.
+    """
+    ties = any(isinstance(value, Ranged) for sample in samples for value in sample.values())
     for number, sample in enumerate(samples):
         arrays = {}
         for position, spec in enumerate(specs):
             value = sample[spec.name]
-            array = value.value if isinstance(value, Ranged) else value
-            arrays[str(position)] = array.astype(np.str_) if array.dtype.hasobject else array
+            ranged = value if isinstance(value, Ranged) else Ranged(value, value, value)
+            arrays[str(position)] = storable(ranged.value)
+            if ties:
+                arrays[f"{position}.low"] = storable(ranged.low)
+                arrays[f"{position}.high"] = storable(ranged.high)
         with (folder / f"{kind}-{number}.npz").open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
+
+
+def types_of(specs: Sequence[TensorSpec], sample: Mapping[str, Expected]) -> dict[str, str]:
+    """The types of a sample's values by name, as numpy calls them."""
+    found = {}
+    for spec in specs:
+        value = sample[spec.name]
+        array = value.value if isinstance(value, Ranged) else value
+        found[spec.name] = "object" if array.dtype.hasobject else array.dtype.name
+    return found
 
 
 def reproduces(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+import threading
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from collage.backends.registry import backend_of, canonical
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
-from collage.diagnosis.reproducing.reproducer import run_script, write_values
+from collage.diagnosis.output import SLOW
+from collage.diagnosis.reproducing.reproducer import run_script, types_of, write_values
 from collage.diagnosis.reproducing.scripts import is_alone, timing_script
 from collage.diagnosis.request import DiagnoseRequest
 from collage.diagnosis.speed.sides import Side, SideTimer
@@ -30,7 +32,7 @@ SCRIPT = "time_it.py"
 _TIMEOUT_S = 300.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class SpeedSearch:
     """Looks for regions in which a target is slow, once it is right.
 
@@ -40,6 +42,9 @@ class SpeedSearch:
         regions: its sub-models.
         samples: inputs and reference values.
         threads: of one call.
+        runner: where it runs.
+        listener: is told about every step.
+        cancel: stops it when set.
     """
 
     request: DiagnoseRequest
@@ -49,35 +54,48 @@ class SpeedSearch:
     threads: int
     runner: Runner
     listener: Listener
+    cancel: threading.Event | None = None
+    _other: Environment | None = field(init=False, default=None)
 
-    def run(self) -> dict[str, Any]:
-        """The part of the report on speed; `note` says why there is nothing to compare.
+    def check(self) -> None:
+        """Find out whether what was asked can be compared with, before anything else runs.
 
         Raises:
             BadInputError: the other target or environment cannot be used.
         """
-        index = self.model.index
-        environments = [this_environment(self.runner)]
         if self.request.against_python is not None:
-            environments.append(environment_of(self.request.against_python))
-        timer = SideTimer(
-            self.regions,
-            self.samples,
-            environments,
-            self.threads,
-            self.runner,
-            metric=self.request.options.metric,
-        )
-        own = Side(self.request.target, 0)
-        notes: dict[str, str] = {}
-        if self.request.against_python is not None:
-            other: Side | None = Side(self.request.against or self.request.target, 1)
+            self._other = environment_of(self.request.against_python)
         elif self.request.against is not None:
             refused = self._refusal(self.request.against)
             if refused is not None:
                 raise BadInputError(
                     f"{self.request.against} does not take the whole model ({refused}); give another --against"
                 )
+
+    def run(self) -> dict[str, Any]:
+        """The part of the report on speed, after `check`; `note` says why there is nothing to compare.
+
+        Raises:
+            CancelledError: `cancel` was set.
+        """
+        index = self.model.index
+        environments = [this_environment(self.runner, self.cancel)]
+        if self._other is not None:
+            environments.append(self._other)
+        timer = SideTimer(
+            self.regions,
+            self.samples,
+            environments,
+            self.threads,
+            self.runner,
+            self.cancel,
+            metric=self.request.options.metric,
+        )
+        own = Side(self.request.target, 0)
+        notes: dict[str, str] = {}
+        if self._other is not None:
+            other: Side | None = Side(self.request.against or self.request.target, 1)
+        elif self.request.against is not None:
             other = Side(self.request.against, 0)
         else:
             others, notes = self._others(environments[0])
@@ -111,13 +129,14 @@ class SpeedSearch:
         self, number: int, nodes: int, region: dict[str, Any], other: Side
     ) -> dict[str, Any]:
         """A folder with the region, its inputs, and a script that times it."""
-        folder = self.request.output / f"slow-{number}"
+        folder = self.request.output / f"{SLOW}{number}"
         folder.mkdir(parents=True, exist_ok=True)
         model = self.regions.get(nodes)
         for file in model.path.parent.glob(f"{model.path.name}*"):
             shutil.copyfile(file, folder / file.name)
         whole = SubGraph(self.model.index, nodes)
-        write_values(folder, "inputs", model.inputs, self.samples.values(whole.inputs)[:1])
+        given = self.samples.values(whole.inputs)[:1]
+        write_values(folder, "inputs", model.inputs, given)
         targets = [canonical(self.request.target, self.threads)]
         if other.environment == 0:
             targets.append(canonical(other.target, self.threads))
@@ -130,8 +149,7 @@ class SpeedSearch:
             title=title,
             targets=targets,
             threads=self.threads,
-            inputs=[spec.name for spec in model.inputs],
-            outputs=[spec.name for spec in model.outputs],
+            inputs=types_of(model.inputs, given[0]),
         )
         (folder / SCRIPT).write_text(text, encoding="utf-8")
         (folder / "environment.json").write_text(
@@ -149,8 +167,10 @@ class SpeedSearch:
     def _runs(self, folder: Path) -> bool:
         limits = ChildLimits(timeout_s=_TIMEOUT_S)
         try:
-            with self.runner.alone(None):
-                status: int = self.runner.run(run_script, (folder / SCRIPT).resolve(), limits=limits)
+            with self.runner.alone(self.cancel):
+                status: int = self.runner.run(
+                    run_script, (folder / SCRIPT).resolve(), limits=limits, cancel=self.cancel
+                )
         except ChildFailed:
             return False
         return status == 0

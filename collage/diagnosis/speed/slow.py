@@ -62,6 +62,7 @@ class SlowSearch:
         self._index, self._timer, self._listener = index, timer, listener
         self._slow, self._fast = slow, fast
         self.costly: list[int] = []  # the node sets of the regions that were found
+        self._untimed: list[str] = []  # why regions could not be timed
         self._order = linear_order(index, index.all_nodes)
         self._live = live_counts(index, index.all_nodes, self._order)
 
@@ -98,6 +99,9 @@ class SlowSearch:
             if region is not None:
                 found["regions"].append(region)
                 self.costly.append(self._nodes(smallest))
+        if self._untimed:
+            count = f"{len(self._untimed)} of {len(costly[:_REGIONS])} regions could not be timed"
+            found["note"] = f"{count}: {self._untimed[0]}"
         return found
 
     def _blocks(self) -> list[_Span]:
@@ -154,7 +158,8 @@ class SlowSearch:
             for side, own in zip(around, (self._slow, self._fast), strict=True)
         ]
         timed = self._timer.time([*alone, *in_place], JUDGING_BUILDS)
-        if any(timed.failure(i) for i in range(4)):
+        if failures := [failure for i in range(4) if (failure := timed.failure(i))]:
+            self._untimed.append(failures[0])
             return None
         step = 1 if before else 0
         by_itself, placed = times_of(timed, 0, 1), step_times_of(timed, (2, step), (3, step))

@@ -64,6 +64,13 @@ def test_all_words_of_a_search_must_be_there(database: CostDatabase) -> None:
     assert read_atlas(database, hardware="hardware-b")["rows"] == []
 
 
+def test_a_search_for_one_target_keeps_its_differences(database: CostDatabase) -> None:
+    for words in ("conv ncnn", "mnn 3x3", "mnn ncnn"):
+        (pair,) = read_atlas(database, words)["differences"]
+        assert (pair["fast"], pair["slow"]) == ("mnn", "ncnn") and pair["factor"] == pytest.approx(3.0)
+    assert read_atlas(database, "conv openvino")["differences"] == []
+
+
 def test_the_page_needs_nothing_from_outside(database: CostDatabase) -> None:
     page = atlas_page(read_atlas(database))
     assert not re.search(r"(src|href)=|https?:|@import|url\(", page)

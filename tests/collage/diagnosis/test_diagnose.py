@@ -12,7 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from collage.diagnosis.diagnose import REPORT, diagnose
+from collage.diagnosis import trials
+from collage.diagnosis.diagnose import diagnose
+from collage.diagnosis.output import REPORT
 from collage.diagnosis.request import DiagnoseRequest
 from collage.options import TuneOptions
 from collage.partitioner.target import Target
@@ -100,6 +102,40 @@ def test_a_hang_is_found(model_path: Path) -> None:
     (culprit,) = report["faults"]["culprits"]
     assert culprit["nodes"] == ["n499"] and culprit["outcome"] == "hang"
     assert report["faults"]["trials"] <= MOST_TRIALS
+
+
+@pytest.mark.usefixtures("planted_backend")
+def test_a_region_that_takes_long_does_not_hang(tmp_path: Path) -> None:
+    onnx.save(long_model(20), tmp_path / "m.onnx")
+    report = found(tmp_path / "m.onnx", "planted -fault=wrong -at=n3 -heavy=n15 -heavy_s=6")
+    (culprit,) = report["faults"]["culprits"]
+    assert culprit["nodes"] == ["n3"] and culprit["outcome"] == "wrong"
+
+
+@pytest.mark.usefixtures("planted_backend")
+def test_a_region_that_takes_long_is_told_from_one_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The light half comes back at once, so the heavy node has too little time until it is asked again."""
+    monkeypatch.setattr(trials, "_PATIENCE", 1.0)
+    monkeypatch.setattr(trials, "_LEAST_TIMEOUT_S", 3.0)
+    onnx.save(long_model(8), tmp_path / "m.onnx")
+    target = "planted -fault=hang -at=n7 -heavy=n5 -heavy_s=5"
+    report = found(tmp_path / "m.onnx", target, timeout_s=9.0)
+    (culprit,) = report["faults"]["culprits"]
+    assert culprit["nodes"] == ["n7"] and culprit["outcome"] == "hang"
+
+
+@pytest.mark.usefixtures("planted_backend")
+def test_nothing_stays_of_an_earlier_diagnosis_in_the_folder(tmp_path: Path) -> None:
+    onnx.save(long_model(10), tmp_path / "m.onnx")
+    found(tmp_path / "m.onnx", "planted -fault=wrong -at=n3")
+    folder = tmp_path / "found"
+    assert (folder / "culprit-0").is_dir() and (folder / "error-by-depth.svg").is_file()
+    (folder / "mine.txt").touch()
+    report = found(tmp_path / "m.onnx", "planted -refuses=Neg")
+    assert report["faults"]["culprits"] == []
+    assert {entry.name for entry in folder.iterdir()} == {"report.json", "mine.txt"}
 
 
 @pytest.mark.usefixtures("planted_backend")

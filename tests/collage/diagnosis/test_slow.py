@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from collage.diagnosis.diagnose import diagnose
 from collage.diagnosis.request import DiagnoseRequest
+from collage.events import Event
 from collage.options import TuneOptions
-from collage.partitioner.errors import BadInputError
+from collage.partitioner.errors import BadInputError, CancelledError
 from collage.partitioner.target import Target
 from tests.backends import planted
 from tests.collage.diagnosis.conftest import long_model
@@ -76,9 +78,55 @@ def test_another_version_of_the_runtime_is_compared(tmp_path: Path) -> None:
     assert found["regions"][0]["alone"]["ratio_interval"][0] > 1.5
 
 
-def test_an_other_target_that_refuses_nodes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="give another --against"):
-        speed(tmp_path, "onnxruntime", nodes=10, against=Target.parse("planted -refuses=Tanh"))
+def test_the_part_on_speed_stops_when_it_is_cancelled(tmp_path: Path) -> None:
+    onnx.save(long_model(10), tmp_path / "m.onnx")
+    request = DiagnoseRequest(
+        source=tmp_path / "m.onnx",
+        target=Target.parse("planted"),
+        output=tmp_path / "found",
+        options=TuneOptions(threads=1),
+        against=Target.parse("onnxruntime"),
+    )
+    cancel, stages = threading.Event(), []
+
+    def listen(event: Event) -> None:
+        stages.append(event.stage)
+        if event.stage == "slow":
+            cancel.set()
+
+    with pytest.raises(CancelledError):
+        diagnose(request, listener=listen, cancel=cancel)
+    assert stages.count("slow") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"against_python": Path("/bin/true")}, "no Python interpreter"),
+        ({"against": Target.parse("planted -refuses=Tanh")}, "give another --against"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_any_trial(
+    tmp_path: Path, more: dict[str, Any], said: str
+) -> None:
+    onnx.save(long_model(10), tmp_path / "m.onnx")
+    request = DiagnoseRequest(
+        source=tmp_path / "m.onnx",
+        target=Target.parse("onnxruntime"),
+        output=tmp_path / "found",
+        options=TuneOptions(threads=1),
+        **more,
+    )
+    stages: list[str] = []
+    with pytest.raises(BadInputError, match=said):
+        diagnose(request, listener=lambda event: stages.append(event.stage))
+    assert "trial" not in stages and not (tmp_path / "found").exists()
+
+
+def test_regions_that_cannot_be_timed_are_told(tmp_path: Path) -> None:
+    target = "planted -fault=small -least=10"
+    found = speed(tmp_path, target, nodes=10, against=Target.parse("onnxruntime"))
+    assert "whole" in found and found["note"].startswith("not in blocks: ")
 
 
 def test_a_target_with_a_fault_is_not_timed(tmp_path: Path) -> None:

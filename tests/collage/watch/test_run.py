@@ -56,6 +56,16 @@ def test_a_wrong_version_is_found(watching: WatchList, tmp_path: Path) -> None:
     assert result["verdict"] == "wrong" and "exceeds" in result["reason"]
 
 
+def test_what_is_wrong_here_is_found_too(
+    watching: WatchList, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = partial(ChildLimits, environment={planted.WRONG: "n5"})
+    monkeypatch.setattr(interleaved, "ChildLimits", limits)
+    (result,) = run_watch(watching, [other(tmp_path, **{planted.WRONG: ""})])
+    assert result["verdict"] == "wrong" and "its error here is" in result["reason"]
+    assert [record["verdict"] for record in only(watching).history] == ["wrong"]
+
+
 def test_a_version_that_crashes_is_found(watching: WatchList, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app,
@@ -87,6 +97,45 @@ def test_nothing_is_measured_while_nothing_in_the_key_changed(
     (third,) = run_watch(watching)
     assert "planted changed" in third["reason"] and len(only(watching).history) == 2
     assert third["verdict"] == "slower" and third["ratio"] > 1.5
+
+
+def test_a_regression_is_told_again_and_is_no_baseline(
+    watching: WatchList, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        for module in (environment, interleaved):
+            limits = partial(ChildLimits, environment={planted.WRONG: "n5"})
+            patched.setattr(module, "ChildLimits", limits)
+        (first,) = run_watch(watching)
+        (second,) = run_watch(watching)
+    assert first["verdict"] == second["verdict"] == "wrong"
+    assert "nothing in its key changed" in second["reason"] and "exceeds" in second["reason"]
+    assert len(only(watching).history) == 1
+    (third,) = run_watch(watching, again=True)
+    assert third["verdict"] == "same" and "no earlier" in third["reason"]
+
+
+def test_another_artifact_of_the_same_name_is_measured(watching: WatchList, tmp_path: Path) -> None:
+    run_watch(watching)
+    folder = tmp_path / "more"
+    folder.mkdir()
+    other_one = tuned(long_model(10), ["planted"], folder, threads=1, strategy="single")
+    watching.add(other_one.path, "net")
+    (result,) = run_watch(watching)
+    assert result["reason"] == "measured for the first time" and len(only(watching).history) == 2
+
+
+def test_blocks_that_are_refused_hide_no_change_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(planted.install(tmp_path / "site")))
+    target = "planted -slow=n7 -slow_us=3000 -fault=small -least=20"
+    artifact = tuned(long_model(20), [target], tmp_path, threads=1, strategy="single")
+    watching = WatchList(tmp_path / "watch")
+    watching.add(artifact.path, "net")
+    (result,) = run_watch(watching, [other(tmp_path, **{planted.ENVIRONMENT: "60"})])
+    assert result["verdict"] == "slower" and result["interval"][0] > 1.2
+    assert "not in blocks: " in result["reason"] and "no kernel here" in result["reason"]
 
 
 def test_the_commands_add_list_and_remove(watching: WatchList, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collage.partitioner.errors import BadInputError
 from collage.watch import reports, watch_list
 from collage.watch.run import is_regression
 from collage.watch.stored import by_yardstick
+from collage.watch.verdicts import baseline_of
 from collage.watch.watch_list import WatchList
 
 
@@ -53,6 +54,27 @@ def test_what_is_removed_is_gone_and_unknown_names_are_told(artifact: Path, tmp_
 def test_a_name_stays_in_the_folder(artifact: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="--name"):
         WatchList(tmp_path / "watch").add(artifact, "../elsewhere")
+
+
+def test_an_artifact_is_known_by_its_bytes_and_weights(artifact: Path, tmp_path: Path) -> None:
+    first = WatchList(tmp_path / "watch").add(artifact).digest
+    assert WatchList(tmp_path / "watch").add(artifact).digest == first
+    artifact.with_name("net.collage.onnx.weights").write_bytes(b"others")
+    assert WatchList(tmp_path / "watch").add(artifact).digest != first
+
+
+def test_a_name_with_signs_of_a_pattern_is_copied(artifact: Path, tmp_path: Path) -> None:
+    odd = artifact.rename(artifact.with_name("net[1].onnx"))
+    watched = WatchList(tmp_path / "watch").add(odd, "net")
+    assert watched.artifact.read_bytes() == b"model"
+
+
+def test_the_baseline_is_the_last_that_was_no_regression() -> None:
+    verdicts = ("same", "faster", "slower", "wrong")
+    records = [{"verdict": verdict} for verdict in verdicts]
+    assert baseline_of(records) is records[1]
+    assert baseline_of([{"at": "before verdicts were kept"}]) is not None
+    assert baseline_of(records[2:]) is None
 
 
 BLOCK = {

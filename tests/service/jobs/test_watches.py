@@ -128,6 +128,25 @@ def test_a_watch_is_measured_compared_and_kept(server: RunningServer) -> None:
     assert "Nothing is watched yet" in server.http.get("/watches").text
 
 
+def test_a_job_gets_what_it_compares_with_and_the_last(server: RunningServer) -> None:
+    watching = _watching(server)
+    made = server.http.post("/v1/watches", json={"job": done_job(server)}).json()
+    watching.look()
+    _end(server, watching, _measured("same"))
+    for _ in range(2):
+        server.http.post(f"{made['links']['self']}/run")
+        _end(server, watching, _measured("slower"))
+    server.http.post(f"{made['links']['self']}/run")
+    (queued,) = _jobs(server)
+    assert [record["verdict"] for record in watching.history(queued)] == ["same", "slower"]
+
+
+def _measured(verdict: str) -> dict[str, Any]:
+    report = _report(verdict)
+    report["measured"][0]["verdict"] = verdict
+    return report
+
+
 def test_the_artifact_outlives_the_tuning_that_made_it(server: RunningServer) -> None:
     watching = _watching(server)
     job = done_job(server)

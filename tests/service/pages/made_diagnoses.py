@@ -29,7 +29,7 @@ _TIMES = {
 
 
 def diagnosis(**changes: Any) -> dict[str, Any]:
-    """A report of two faults, as `collage.diagnosis.bundle` describes it."""
+    """A report of two faults, as `collage.diagnosis.output` describes it."""
     elements = [
         {"index": [0, i], "expected": f"{0.5 + i:.7f}", "got": f"{1.0 + i:.7f}"} for i in range(3)
     ]

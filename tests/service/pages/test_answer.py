@@ -6,7 +6,9 @@ from collage.report.shapes import class_texts, memory_text
 from collage.service.http.html import _environment, render
 from collage.service.pages.answer import banner, plan_bars
 from collage.service.pages.comparison import moved, option_rows, plan_rows
+from collage.service.pages.diagnosis import diagnosis_banner
 from tests.collage.report.reports import shapes_report
+from tests.service.pages.made_diagnoses import diagnosis, slow_diagnosis
 from tests.service.pages.made_jobs import report
 
 _SLOW = {"target": "onnxruntime", "latency_us": 3000.0, "latency_interval_us": [2900.0, 3100.0]}
@@ -117,3 +119,14 @@ def test_a_range_of_shapes_has_a_banner_and_a_row_for_each() -> None:
     )
     assert text.count("<tr>") == 1 + len(found["rows"])
     assert "class 1 (length above 40): openvino" in text and "onnxruntime 150 MiB" in text
+
+
+def test_a_target_is_not_called_right_where_not_all_ran() -> None:
+    faults = slow_diagnosis()["faults"]
+    none = diagnosis_banner(diagnosis(faults={**faults, "regions": []}))
+    assert none.tone == "warn" and "takes no node" in none.sentence
+    regions = [*faults["regions"], {"nodes": 3, "outcome": "not tried"}]
+    left = diagnosis_banner(diagnosis(faults={**faults, "regions": regions}))
+    assert left.tone == "warn" and "1 of 2 regions was not tried" in left.sentence
+    right = diagnosis_banner(slow_diagnosis())
+    assert "slow in one region" in right.headline

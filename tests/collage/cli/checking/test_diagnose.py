@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from collage.cli.app import app
+from collage.partitioner.errors import BadInputError
 from tests.backends import planted
 from tests.collage.diagnosis.conftest import long_model
 
@@ -35,3 +36,31 @@ def test_a_right_target_ends_with_zero_and_json(model_path: Path) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["faults"]["culprits"] == []
+
+
+def test_a_target_is_not_called_right_where_not_all_ran(model_path: Path) -> None:
+    base = ["diagnose", str(model_path), "-t"]
+    done = CliRunner().invoke(app, [*base, "planted -refuses=Neg", "--trials", "2"])
+    assert done.exit_code == 4 and "is right" not in done.stdout, done.output
+    assert "were not tried; allow more trials (--trials)" in done.stdout
+    kinds = "MatMul,Tanh,Mul,Neg,Add"
+    done = CliRunner().invoke(app, [*base, f"planted -refuses={kinds}"])
+    assert done.exit_code == 4 and "is right" not in done.stdout, done.output
+    assert "takes no node of the model" in done.stdout
+
+
+def test_why_there_are_no_blocks_is_told(model_path: Path) -> None:
+    target = "planted -fault=small -least=20"
+    words = ["diagnose", str(model_path), "-t", target, "--threads", "1", "--against", "onnxruntime"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and "not in blocks: " in done.stdout, done.output
+    assert "no region is slower" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["none.onnx", "."])
+def test_a_mistyped_model_leaves_no_folder(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["diagnose", name, "-t", "onnxruntime"])
+    assert isinstance(done.exception, BadInputError) and not list(tmp_path.iterdir())

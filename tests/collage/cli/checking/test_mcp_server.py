@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def test_the_tools_and_their_arguments_are_listed() -> None:
     tools = {tool.name: tool for tool in asyncio.run(listed()).tools}
     assert set(tools) == {"tune", "explain", "diagnose", "costs"}
     assert all(tool.description for tool in tools.values())
+    assert "model" in tools["tune"].input_schema["properties"]
+    assert all("cancel" not in tool.input_schema["properties"] for tool in tools.values())
 
 
 def test_a_user_s_mistake_is_the_answer(tmp_path: Path) -> None:
@@ -43,6 +46,52 @@ def test_a_user_s_mistake_is_the_answer(tmp_path: Path) -> None:
 
     (result,) = called(make_server(), ("explain", {"artifact": str(tmp_path / "none.onnx")}))
     assert result.is_error and "none.onnx" in result.content[0].text
+
+
+@pytest.mark.slow
+def test_errors_of_paths_are_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from collage.cli.checking.mcp_server import make_server
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    onnx.save(long_model(5), tmp_path / "m.onnx")
+    (tmp_path / "taken").write_text("a file", encoding="utf-8")
+    asked = {"target": "onnxruntime", "model": "~/m.onnx", "output": "~/taken"}
+    taken, nowhere, unnamed = called(
+        make_server(),
+        ("diagnose", asked),
+        ("diagnose", {**asked, "model": "~/none.onnx", "output": None}),
+        ("tune", {"model": ""}),
+    )
+    assert taken.is_error and str(tmp_path / "taken") in taken.content[0].text
+    assert nowhere.is_error and str(tmp_path / "none.onnx") in nowhere.content[0].text
+    assert unnamed.is_error and "empty name" in unnamed.content[0].text
+    assert not list(tmp_path.glob("*.diagnosis"))
+
+
+def waits(seconds: float, *, cancel: threading.Event | None = None) -> dict[str, Any]:
+    """A tool that waits until it is cancelled."""
+    assert cancel is not None
+    STARTED.set()
+    if cancel.wait(seconds):
+        STOPPED.set()
+    return {}
+
+
+STARTED, STOPPED = threading.Event(), threading.Event()
+
+
+def test_a_call_that_is_cancelled_stops_its_tool() -> None:
+    from collage.cli.checking.mcp_server import _told
+
+    async def cancel_it() -> None:
+        call = asyncio.ensure_future(_told(waits)(seconds=60.0))
+        assert await asyncio.to_thread(STARTED.wait, 30)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(cancel_it())
+    assert STOPPED.wait(30)
 
 
 @pytest.mark.slow

@@ -1,14 +1,57 @@
-"""What a diagnosis wrote, as one file that can be sent: a zip, with a report whose paths are those in it."""
+"""The folder that a diagnosis writes: its names, and all of it as one file that can be sent.
+
+report.json  error-by-depth.svg  culprit-N/  slow-N/
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from collage.diagnosis.diagnose import REPORT
+from collage.partitioner.errors import BadInputError
+
+REPORT, PICTURE = "report.json", "error-by-depth.svg"
+CULPRIT, SLOW = "culprit-", "slow-"
+_FILES = (REPORT, PICTURE)
+_FOLDERS = re.compile(rf"({CULPRIT}|{SLOW})[0-9]+")
+
+
+def output_beside(model: Path) -> Path:
+    """Where a diagnosis writes that is given no folder: `MODEL.diagnosis`.
+
+    Raises:
+        BadInputError: the path has no file name.
+    """
+    if not model.name:
+        raise BadInputError(f"{str(model)!r} is no model file; give the path of an ONNX file or a zip")
+    return model.with_suffix(".diagnosis")
+
+
+def make_output(folder: Path) -> None:
+    """Make the folder of a diagnosis, without what an earlier one wrote there.
+
+    Raises:
+        BadInputError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        for entry in folder.iterdir():
+            if entry.name in _FILES and not entry.is_dir():
+                entry.unlink()
+            elif _FOLDERS.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+    except OSError as error:
+        raise BadInputError(
+            f"nothing can be written to the folder {str(folder)!r} ({error.strerror}); give another output folder"
+        ) from None
 
 
 def write_bundle(report: Mapping[str, Any], folder: Path, destination: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Times a winner again in fresh processes, since a build can be lucky.
 
 The single targets that are nearly as fast run beside it, and so do plans that look faster and are not proven to be.
-Where other processes disturbed all rounds of a whole model, it runs again even if it looked much slower.
+Where other processes disturbed all rounds of a whole model, or the cores were far apart in all of them, it runs again
+even if it looked much slower.
 """
 
 from __future__ import annotations

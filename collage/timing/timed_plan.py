@@ -74,8 +74,9 @@ class TimedPlan:
 
     @property
     def ran_in_quiet(self) -> bool:
-        """True where enough rounds of a comparison that counts were not disturbed by other processes."""
-        rounds = [self.timings[comparison].quiet for comparison in self.counting]
+        """True where enough rounds of a comparison were not disturbed by other processes, with the cores near each other."""
+        timings = [self.timings[comparison] for comparison in self.counting]
+        rounds = [timing.quiet for timing in timings if not timing.far]
         return any(sum(quiet) >= min(_ENOUGH_PAIRS, len(quiet)) for quiet in rounds)
 
     @property

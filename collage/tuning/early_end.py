@@ -33,11 +33,11 @@ def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str
     fastest = comparisons.standings.fastest()
     if fastest is None or len(fastest.plan.partitions) != 1 or known.budget is not None:
         return None
-    if (reason := known.advice.against_search(promised)) is not None:
-        return reason
     # Other processes may take more from one runtime than from another.
     if not fastest.ran_in_quiet:
         return None
+    if (reason := known.advice.against_search(promised)) is not None:
+        return reason
     whole_us = _whole_us(comparisons, known.single_targets.latencies_us())
     corrections = comparisons.corrected(Corrections())
     leader = fastest.plan.partitions[0].target

@@ -55,6 +55,7 @@ def fate(backend: Backend, text: str, folder: Path, opset: int = 18) -> str:
     return "right" if same else "wrong"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "text", "expected", "guard"),
     [
@@ -137,6 +138,7 @@ FOR_NCNN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "text"),
     [
@@ -152,6 +154,7 @@ def test_what_a_converter_gets_right_is_taken(backend: Backend, text: str, tmp_p
 SOFTMAX, LOG_SOFTMAX = (models.FLAT.replace("OP", op) for op in ("Softmax", "LogSoftmax"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "text", "guard"),
     [

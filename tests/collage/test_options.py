@@ -46,6 +46,7 @@ def _requests(count: int, different: int) -> list[dict[str, object]]:
     return [{"ids": [1, 1 + number * number % different]} for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "requests",
     [

@@ -62,6 +62,7 @@ def test_every_revision_has_its_frozen_databases() -> None:
         assert (ASSETS / f"{revision}.postgresql.sql").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_frozen_sqlite_file_comes_up_whole(revision: str, tmp_path: Path) -> None:
     shutil.copy(ASSETS / f"{revision}.sqlite", tmp_path / "old.db")

@@ -57,6 +57,7 @@ def test_a_number_gives_the_same_checked_model() -> None:
         onnx.checker.check_model(onnx.load_from_string(case.model))
 
 
+@pytest.mark.slow
 def test_models_have_nearly_all_operators_of_onnx() -> None:
     models = [onnx.load_from_string(random_case(seed).model) for seed in range(1500)]
     operators = {node.op_type for model in models for node in nodes_of(model.graph)}

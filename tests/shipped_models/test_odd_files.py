@@ -186,6 +186,7 @@ def test_onnx_still_infers_a_wrong_shape_of_stft() -> None:
     assert [dim.dim_value for dim in inferred.type.tensor_type.shape.dim] == [1, 3, 8, 2]
 
 
+@pytest.mark.slow
 def test_inferred_shapes_are_those_of_onnx_node_tests() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases compute with infinities on purpose

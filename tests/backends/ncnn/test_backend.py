@@ -64,6 +64,7 @@ def converted(name: str) -> tuple[str, float]:
         return net.read_text(encoding="utf-8"), output_error("max", made, prepared.expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="ncnn is not installed")
 def test_products_of_one_row_read_a_vector() -> None:
     net, error = run_in_child(converted, "dense")

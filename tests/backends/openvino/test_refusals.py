@@ -57,6 +57,7 @@ def _run(sub_model, inputs):  # type: ignore[no-untyped-def]
     return [tuple(value.shape) for value in executable.results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", [NO_TRIPS, NEVER, EMPTY_DATA, EMPTY_ROWS, EMPTY_GROWN, EMPTY_CONSTANT, *MISREAD]
 )

@@ -39,6 +39,7 @@ def _input_scale(made: SubModel) -> float:
     return float(scale.const_value.numpy())
 
 
+@pytest.mark.slow
 def test_a_rare_value_is_cut_by_percentile_and_entropy(tmp_path: Path) -> None:
     scales = {}
     for method in METHODS:

@@ -202,6 +202,7 @@ def test_every_runtime_computes_and_profiles_the_rewritten_model(
     assert named <= known and (named or name == "ncnn")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_time_of_winograd_steps_counts_for_their_convolution(name: str, tmp_path: Path) -> None:
     model = _sub_model(channels_last_model(channels=64, size=24), tmp_path / "m.onnx")

@@ -278,6 +278,7 @@ def test_a_child_has_no_pipe_of_the_fork_server() -> None:
     assert run_in_child(child_tasks.pipes) == []
 
 
+@pytest.mark.slow
 def test_many_threads_at_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda i: run_in_child(child_tasks.echo, i), range(24))) == list(range(24))

@@ -115,6 +115,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockSea
     compiled.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduced", [REDUCED, Target.parse("openvino -precision=bf16")], ids=str)
 def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
     reduced: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

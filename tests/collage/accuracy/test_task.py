@@ -165,6 +165,7 @@ def _one_hot(folder: Path, count: int) -> tuple[np.ndarray, TaskSamples]:
     return outputs, TaskSamples(folder / f"x{count}", folder / f"y{count}", None, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "moved", "is_exact", "passes"),
     [
@@ -189,6 +190,7 @@ def test_a_plan_must_be_proven_or_show_no_harm(
     assert (estimate.refusal(session) is None) is (moved <= 0.01 * count)
 
 
+@pytest.mark.slow
 def test_each_plan_that_is_scored_leaves_less_doubt_for_the_next(tmp_path: Path) -> None:
     """The first has half of 5 %, the second a quarter, so all together are wrong in one of twenty runs."""
     outputs, samples = _one_hot(tmp_path, 1000)
@@ -238,6 +240,7 @@ def test_the_summary_says_how_sure_it_is() -> None:
     assert "no bound by" in evaluation_text({**found, "drop_upper": None})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "match"),
     [

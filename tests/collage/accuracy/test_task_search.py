@@ -76,6 +76,7 @@ def test_everything_is_reduced_where_the_task_allows_it(
         assert _disagreement(search, best.reduced) <= 0.5
 
 
+@pytest.mark.slow
 def test_a_smaller_allowance_reduces_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reduced = []
     for decibels in (20, 45, 90):

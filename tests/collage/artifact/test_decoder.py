@@ -88,6 +88,7 @@ def _reference(path: Path, prompt: Sequence[int], count: int) -> list[int]:
     return tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "targets", [("onnxruntime",), ("openvino",), ("onnxruntime", "openvino", "onnxruntime")]
 )

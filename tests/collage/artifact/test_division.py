@@ -14,6 +14,7 @@ COUNTS = st.integers(1, 200)
 PLANNED = st.builds(Instances, count=COUNTS, threads=COUNTS, cores=COUNTS)
 
 
+@pytest.mark.slow
 @given(
     instances=COUNTS | st.just("auto"),
     threads=COUNTS | st.none(),

@@ -76,6 +76,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collage.artifact.session.default_threads", lambda: 8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("targets", [("onnxruntime",), ("onnxruntime", "openvino", "onnxruntime")])
 @pytest.mark.parametrize("instances", [1, 3])
@@ -106,6 +107,7 @@ def test_answers_of_many_threads_are_never_mixed_up(
             assert all(pool.map(work, range(12)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name in ("mnn", "ncnn")])
 def test_runtimes_that_never_run_at_once_answer_right_too(tmp_path: Path, runtime: str) -> None:
@@ -204,6 +206,7 @@ def test_instances_share_their_weights(tmp_path: Path, runtime: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cores")
 def test_pipeline_of_an_artifact_answers_as_one_instance_does(tmp_path: Path) -> None:
     planned = Instances(3, 4, 8, stages=(1, 2))

@@ -54,6 +54,7 @@ def _check(session: ShapedSession, path: Path, feed: dict[str, np.ndarray]) -> N
         np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_every_size_of_the_range_runs_in_any_order(artifact: Path) -> None:
     rng = np.random.default_rng(3)
     with _load(artifact) as session:
@@ -82,6 +83,7 @@ def test_any_runtime_runs_the_artifact_at_any_size(artifact: Path) -> None:
             np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("x", "bias", "message"),
     [
@@ -223,6 +225,7 @@ def test_a_shape_that_is_compiled_wrongly_runs_on(
         assert "differs by" in session.not_hot[2, 11]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["artifact", "heated"])
 def test_instances_take_requests_of_any_shape_at_once(
     name: str, request: pytest.FixtureRequest
@@ -250,6 +253,7 @@ def test_instances_keep_to_the_bound_of_copies(heated: Path) -> None:
         assert sum(instance.by_shape.copies for instance in session._served) == 0
 
 
+@pytest.mark.slow
 def test_instances_pad_requests_of_any_shape_at_once(tmp_path: Path) -> None:
     path = _padded_artifact(tmp_path, _PADDING)
     rng = np.random.default_rng(5)

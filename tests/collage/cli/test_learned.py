@@ -24,6 +24,7 @@ def _database(folder: Path, models: int) -> str:
     return url
 
 
+@pytest.mark.slow
 def test_errors_of_targets_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
     found = queries.learned(_database(tmp_path, 9))

@@ -42,6 +42,7 @@ def test_a_token_lives_until_it_is_revoked(url: str) -> None:
         _run("revoke", token.id, "--database", url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

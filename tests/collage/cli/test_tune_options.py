@@ -152,6 +152,7 @@ def test_docs_table_has_every_flag_and_no_other(options: Mapping[str, click.Opti
     assert set(flags().values()) <= set(told)
 
 
+@pytest.mark.slow
 def test_http_shows_every_description() -> None:
     schema = create_app(Settings()).openapi()["components"]["schemas"]["TuneOptions"]
     described = {name: entry["description"] for name, entry in schema["properties"].items()}

@@ -52,6 +52,7 @@ def _check(run: Any, artifact: Path, feed: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [None, PLAIN])
 def test_every_size_of_the_range_runs(artifact: Path, package: Path, variant: str | None) -> None:
     with runner.Session(package, variant=variant) as session:
@@ -92,6 +93,7 @@ def test_a_shape_that_does_not_fit_is_told(
     assert message in str(raised.value)
 
 
+@pytest.mark.slow
 def test_it_runs_where_there_is_no_collage(artifact: Path, package: Path, tmp_path: Path) -> None:
     feed = _feed(2, 9)
     np.savez(tmp_path / "feed.npz", allow_pickle=False, **feed)

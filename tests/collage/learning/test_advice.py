@@ -66,10 +66,12 @@ def test_a_target_that_was_slow_and_of_no_use_is_left_out(tmp_path: Path) -> Non
     assert known.against(NEW, EVEN) is None
 
 
+@pytest.mark.slow
 def test_a_slow_target_that_some_plan_used_is_not_left_out(tmp_path: Path) -> None:
     assert _advice(tmp_path, 18, used="slow").against(SLOW, EVEN) is None
 
 
+@pytest.mark.slow
 def test_a_target_that_was_used_where_it_is_fast_is_left_out_elsewhere(
     tmp_path: Path,
 ) -> None:
@@ -106,6 +108,7 @@ def test_nothing_is_predicted_from_other_versions_or_without_the_library(
     assert _advice(tmp_path, 12).predictor is None
 
 
+@pytest.mark.slow
 def test_a_predictor_is_made_anew_only_when_rows_have_grown(tmp_path: Path) -> None:
     store_url = f"sqlite:///{tmp_path / 'c.db'}"
     database = CostDatabase(store_url)
@@ -126,6 +129,7 @@ def test_a_predictor_is_made_anew_only_when_rows_have_grown(tmp_path: Path) -> N
     database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("best", "promised", "ends"),
     [(0.0, 0.02, True), (0.0, 0.2, False), (0.2, 0.02, False), (0.01, 0.04, True), (0.01, 0.05, False)],

@@ -25,6 +25,7 @@ def test_parts_of_a_new_model_are_predicted() -> None:
     assert predictor.checked == tuple(sorted(STRENGTHS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "ratio"), [("1x1", 2.0), ("3x3", 2.5), ("product", 1.8)])
 def test_ratio_of_a_whole_model_is_bounded_from_below(kind: str, ratio: float) -> None:
     least = Predictor(observed(12)).least_ratio("slow", "even", part(kind, 20.5))

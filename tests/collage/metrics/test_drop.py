@@ -41,6 +41,7 @@ def test_the_interval_of_a_share_covers_as_it_says() -> None:
     assert np.mean(drawn <= 3) == pytest.approx(0.05, abs=0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confidence", [0.95, 0.975, 0.9875, 0.99375])
 def test_the_interval_of_a_difference_covers_as_it_says(confidence: float) -> None:
     """Every pair of counts with its probability, for shares of which more is lost than gained."""
@@ -111,6 +112,7 @@ def test_a_bootstrap_of_a_mean_is_near_the_normal_interval() -> None:
     assert wider == pytest.approx(values.mean() + 3.891 * values.std() / 20, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "has_labels", "before", "after"),
     [

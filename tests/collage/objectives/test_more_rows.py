@@ -29,6 +29,7 @@ def rows_of(model: Model, folder: Path, rows: int = 4) -> MoreRows:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

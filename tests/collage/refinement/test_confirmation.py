@@ -54,6 +54,7 @@ def test_a_small_gain_is_returned_when_every_build_has_it() -> None:
     assert len(timer.comparisons) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("confirm_s", "comparisons"), [(0.0, 1), (25.0, 2), (37.0, 3), (1e3, 5)])
 def test_a_winner_is_confirmed_while_comparisons_fit(confirm_s: float, comparisons: int) -> None:
     """A confirming comparison is expected to take 8 s, and takes 10."""
@@ -158,6 +159,7 @@ def test_nearly_equal_single_targets_are_decided_by_more_builds() -> None:
 _MIXES = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1500.0,) * 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("disturbed", "expected", "comparisons"),
     # In quiet such a lead needs no second look. Beside others it does, and then the two are near rivals.
@@ -195,6 +197,7 @@ def test_a_target_with_wide_noise_is_timed_again() -> None:
     assert len(timer.comparisons) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fitting", "count"), [(2, 2), (3, 3), (1, 1)])
 def test_where_time_is_short_the_nearest_are_looked_at_again(fitting: int, count: int) -> None:
     second, third = (f"single {target}" for target in TARGETS[1:])

@@ -48,6 +48,7 @@ def test_move_that_looks_faster_in_screening_is_timed_again() -> None:
     ] == [(True, True)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("latest_s", "deadline", "tried"),
     [

@@ -33,6 +33,7 @@ SIZES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipes(), SIZES, st.booleans(), st.integers(1, 2))
 def test_shapes_in_any_order_give_no_stale_results(

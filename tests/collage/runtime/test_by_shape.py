@@ -87,6 +87,7 @@ def _check(case: _Case, by_shape: ByShape, plan: PartedPlan, feed: Mapping[str, 
         np.testing.assert_allclose(made[name], wanted, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("treatment", ["dynamic", "exact"])
 @pytest.mark.parametrize(
     "targets", [("onnxruntime", "openvino"), ("openvino", "onnxruntime"), ("mnn",)]
@@ -103,6 +104,7 @@ def test_images_in_random_order(tmp_path: Path, targets: tuple[str, ...], treatm
             _check(case, by_shape, plan, fresh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "kept", "draw", "open_values"),
     [

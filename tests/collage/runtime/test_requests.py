@@ -344,6 +344,7 @@ def _calls(kind: str) -> tuple[Callable[[], Future[Any]], Callable[[], Any], Cal
     return lambda: made.submit(*given), lambda: made.run(*given), made.close
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "rows", "pipeline"])
 @pytest.mark.parametrize("waiting", [0, 2 * ROWS])
 def test_callback_of_a_future_may_ask_and_close(kind: str, waiting: int) -> None:

@@ -188,6 +188,7 @@ def test_region_is_not_estimated_slower_than_a_larger_one() -> None:
     assert lazy.price_us(small) == expected
 
 
+@pytest.mark.slow
 def test_region_is_not_estimated_slower_than_its_parts_in_a_plan() -> None:
     world = World(24, 3)
     whole = Candidate(world.model.index.all_nodes, TARGETS[1])

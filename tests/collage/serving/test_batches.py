@@ -215,6 +215,7 @@ def test_close_finishes_what_waits_and_refuses_more() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_many_threads_get_their_own_answers() -> None:
     sessions = [Counting(ROWS.format(batch="N")) for _ in range(3)]
     engine = Engine(sessions, "test")

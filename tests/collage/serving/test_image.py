@@ -124,6 +124,7 @@ def test_commands_of_the_image_serve_a_package_without_the_tuner(rows_package: P
         server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["starlette", "typer", "prometheus_client"])
 def test_missing_extra_is_one_line_that_says_what_installs_it(module: str) -> None:
     block = WITHOUT_TUNER.replace(repr(ABSENT), repr((module,)))

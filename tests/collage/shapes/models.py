@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 Axes = list[int | str]
+Dims = Sequence[int | str | None]
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
 def chain() -> onnx.ModelProto:
@@ -92,3 +97,42 @@ def _model(
     constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def save(
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[int, Dims]],
+    outputs: Mapping[str, tuple[int, Dims]],
+    **weights: np.ndarray,
+) -> Path:
+    """A model of some nodes, written to a folder."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, kind, dims) for n, (kind, dims) in inputs.items()],
+        [helper.make_tensor_value_info(n, kind, dims) for n, (kind, dims) in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def text_model(folder: Path, positions: int = 300) -> Path:
+    """Embeddings of tokens and of their positions, of which there are so many."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["tokens"], "tokens"),
+        helper.make_node("Shape", ["ids"], ["length"], "length", start=1, end=2),
+        helper.make_node("Slice", ["positions", "zero", "length"], ["here"], "here"),
+        helper.make_node("Add", ["tokens", "here"], ["y"], "add_positions"),
+    ]
+    return save(
+        folder,
+        nodes,
+        {"ids": (INT, ["batch", "length"])},
+        {"y": (FLOAT, ["batch", "length", 4])},
+        table=np.ones((10, 4), np.float32),
+        positions=np.ones((positions, 4), np.float32),
+        zero=np.zeros(1, np.int64),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +16,7 @@ from onnx import TensorProto, helper
 from collage.cli.tune_options import sizes
 from collage.partitioner.errors import BadInputError, ModelError
 from collage.shapes.settle import Settled, settle
-
-Dims = Sequence[int | str | None]
-
-
-def _save(
-    folder: Path,
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, tuple[int, Dims]],
-    outputs: Mapping[str, tuple[int, Dims]],
-    **weights: np.ndarray,
-) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(n, kind, dims) for n, (kind, dims) in inputs.items()],
-        [helper.make_tensor_value_info(n, kind, dims) for n, (kind, dims) in outputs.items()],
-        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "m.onnx")
-    return folder / "m.onnx"
-
-
-FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
-
-
-def _text(folder: Path, positions: int = 300) -> Path:
-    """Embeddings of tokens and of their positions, of which there are so many."""
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["tokens"], "tokens"),
-        helper.make_node("Shape", ["ids"], ["length"], "length", start=1, end=2),
-        helper.make_node("Slice", ["positions", "zero", "length"], ["here"], "here"),
-        helper.make_node("Add", ["tokens", "here"], ["y"], "add_positions"),
-    ]
-    return _save(
-        folder,
-        nodes,
-        {"ids": (INT, ["batch", "length"])},
-        {"y": (FLOAT, ["batch", "length", 4])},
-        table=np.ones((10, 4), np.float32),
-        positions=np.ones((positions, 4), np.float32),
-        zero=np.zeros(1, np.int64),
-    )
+from tests.collage.shapes.models import FLOAT, INT, Dims, save, text_model
 
 
 def _reshape(folder: Path) -> Path:
@@ -67,7 +25,7 @@ def _reshape(folder: Path) -> Path:
         helper.make_node("Reshape", ["x", "shape"], ["r"], "flatten"),
         helper.make_node("Relu", ["r"], ["y"], "relu"),
     ]
-    return _save(
+    return save(
         folder, nodes, {"x": (FLOAT, ["width"])}, {"y": (FLOAT, None)},  # type: ignore[dict-item]
         shape=np.array([8, 16], np.int64),
     )  # fmt: skip
@@ -83,7 +41,7 @@ def _skip(folder: Path) -> Path:
         helper.make_node("Concat", ["x", "c"], ["y"], "join", axis=1),
     ]
     image = (FLOAT, [1, 3, None, None])
-    return _save(
+    return save(
         folder, nodes, {"x": image}, {"y": (FLOAT, [1, 6, None, None])},
         scales=np.array([1, 1, 4, 4], np.float32),
     )  # fmt: skip
@@ -103,7 +61,7 @@ def _decoder(folder: Path, promised: str = "past + 1") -> Path:
         "present_key": (FLOAT, ["batch", promised]),
         "y": (FLOAT, ["batch", None]),
     }
-    return _save(folder, nodes, inputs, outputs)
+    return save(folder, nodes, inputs, outputs)
 
 
 def _cached(folder: Path) -> Path:
@@ -117,7 +75,7 @@ def _cached(folder: Path) -> Path:
         "past": (FLOAT, ["batch", "past_length"]),
         "mask": (FLOAT, ["batch", "total_length"]),
     }
-    return _save(folder, nodes, inputs, {"y": (FLOAT, ["batch", None])})
+    return save(folder, nodes, inputs, {"y": (FLOAT, ["batch", None])})
 
 
 def _told(source: Path, dims: Mapping[str, int | str], shapes: Any = ()) -> str:
@@ -134,7 +92,7 @@ def _pasted(source: Path, dims: Mapping[str, int | str], message: str) -> Settle
 
 
 def test_ranges_are_proposed_from_names_and_proven(tmp_path: Path) -> None:
-    settled = settle(_text(tmp_path), {})
+    settled = settle(text_model(tmp_path), {})
     assert settled.proposed == {"batch": "1..8", "length": "1..256"}
     assert settled.flags == "--dim batch=1..8 --dim length=1..256"
     assert settled.fixed is None and not settled.notes and settled.usual == {"batch": 1, "length": 16}
@@ -147,7 +105,7 @@ def test_steps_of_pools_are_found(tmp_path: Path) -> None:
 
 
 def test_the_value_of_an_input_is_of_one_size(tmp_path: Path) -> None:
-    source = _save(
+    source = save(
         tmp_path,
         [
             helper.make_node("Expand", ["x", "n"], ["wide"], "widen"),
@@ -166,9 +124,9 @@ def test_the_value_of_an_input_is_of_one_size(tmp_path: Path) -> None:
 
 
 def test_what_is_said_stays_and_the_rest_is_proposed(tmp_path: Path) -> None:
-    settled = settle(_text(tmp_path), {"length": "16,64"})
+    settled = settle(text_model(tmp_path), {"length": "16,64"})
     assert settled.proposed == {"batch": "1..8"} and settled.space.dims["length"].sizes == (16, 64)
-    fixed = settle(_text(tmp_path), {"length": 16, "ids:0": "2"})
+    fixed = settle(text_model(tmp_path), {"length": 16, "ids:0": "2"})
     assert fixed.fixed == {"length": 16, "batch": 2} and not fixed.proposed
 
 
@@ -177,7 +135,7 @@ def test_the_only_size_that_runs_is_found(tmp_path: Path) -> None:
 
 
 def test_shapes_seen_in_production_are_the_space(tmp_path: Path) -> None:
-    settled = settle(_text(tmp_path), {}, [({"ids": (1, 16)}, 3.0), ({"ids": (1, 64)}, 1.0)])
+    settled = settle(text_model(tmp_path), {}, [({"ids": (1, 16)}, 3.0), ({"ids": (1, 64)}, 1.0)])
     assert {s.sizes["length"]: s.weight for s in settled.space.shapes} == pytest.approx(
         {16: 0.75, 64: 0.25}
     )
@@ -232,12 +190,13 @@ def test_an_output_against_its_name_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_zip_is_read(tmp_path: Path) -> None:
-    source = _text(tmp_path)
+    source = text_model(tmp_path)
     with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
         archive.write(source, "m.onnx")
     assert settle(tmp_path / "m.zip", {"batch": 1}).proposed == {"length": "1..256"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dims", "message"),
     [
@@ -253,7 +212,7 @@ def test_a_zip_is_read(tmp_path: Path) -> None:
 def test_a_size_beyond_the_model_is_told_with_what_works(
     tmp_path: Path, dims: dict[str, int | str], message: str
 ) -> None:
-    source = _text(tmp_path)
+    source = text_model(tmp_path)
     told = _told(source, dims)
     assert message in told
     assert _pasted(source, dims, told).space.dims["length"].high <= 300
@@ -271,7 +230,7 @@ def test_a_model_that_runs_nowhere_lists_its_dimensions(tmp_path: Path) -> None:
         helper.make_node("Reshape", ["x", "shape"], ["r"], "cut"),
         helper.make_node("Mul", ["r", "n"], ["y"], "scale"),
     ]
-    source = _save(
+    source = save(
         tmp_path, nodes, {"x": (FLOAT, ["n_items", 3]), "n": (FLOAT, [1])}, {"y": (FLOAT, [17, 3])},
         shape=np.array([17, 3], np.int64),
     )  # fmt: skip
@@ -284,7 +243,7 @@ def test_a_model_that_runs_nowhere_lists_its_dimensions(tmp_path: Path) -> None:
 
 
 def test_a_dimension_that_the_model_computes_is_told(tmp_path: Path) -> None:
-    source = _save(
+    source = save(
         tmp_path,
         [helper.make_node("NonZero", ["x"], ["y"], "find")],
         {"x": (FLOAT, ["n"])},
@@ -308,11 +267,11 @@ def test_a_dimension_that_the_model_computes_is_told(tmp_path: Path) -> None:
 def test_shapes_that_do_not_fit_are_told_before_a_run(
     tmp_path: Path, shapes: Any, message: str
 ) -> None:
-    assert message in _told(_text(tmp_path), {"length": "16..64"}, shapes)
+    assert message in _told(text_model(tmp_path), {"length": "16..64"}, shapes)
 
 
 def test_without_time_what_is_said_is_believed_and_told(tmp_path: Path) -> None:
-    source = _text(tmp_path)
+    source = text_model(tmp_path)
     settled = settle(source, {"batch": 1, "length": "1..512"}, trials_s=0.0)
     assert settled.space.dims["length"].high == 512
     assert settled.notes == ("the model was not run at all ends of batch=1, length=1..512: it is slow",)
@@ -323,7 +282,7 @@ def test_without_time_what_is_said_is_believed_and_told(tmp_path: Path) -> None:
 
 
 def test_a_model_without_free_dimensions_is_not_run(tmp_path: Path) -> None:
-    source = _save(
+    source = save(
         tmp_path,
         [helper.make_node("Reshape", ["x", "shape"], ["y"], "cut")],
         {"x": (FLOAT, [4])},
@@ -339,42 +298,9 @@ def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     assert "there is no model file" in _told(tmp_path / "none.onnx", {"a": "1..2"})
 
 
-def _ids(*lengths: int) -> list[dict[str, tuple[int, ...]]]:
-    return [{"ids": (1, length)} for length in lengths]
-
-
-def test_sizes_of_samples_stand_for_a_range_beside_its_ends(tmp_path: Path) -> None:
-    dims = {"batch": 1, "length": "2..256"}
-    settled = settle(_text(tmp_path), dims, samples=_ids(40, 41, 200))
-    lengths = [shape.sizes["length"] for shape in settled.space.shapes]
-    assert {2, 40, 200, 256} <= set(lengths) and len(lengths) <= 5
-
-
-def test_sizes_that_are_listed_stay_those_that_matter(tmp_path: Path) -> None:
-    settled = settle(_text(tmp_path), {"batch": 1, "length": "2,64,256"}, samples=_ids(40))
-    assert [shape.sizes["length"] for shape in settled.space.shapes] == [2, 64, 256]
-
-
-def test_samples_say_the_sizes_of_which_nothing_is_said(tmp_path: Path) -> None:
-    settled = settle(_text(tmp_path), {}, samples=_ids(5, 30, 30))
-    assert {name: dim.text for name, dim in settled.space.dims.items()} == {
-        "batch": "1",
-        "length": "5..30",
-    }
-    assert [(s.sizes["length"], round(s.weight, 2)) for s in settled.space.shapes] == [
-        (5, 0.33),
-        (30, 0.67),
-    ]
-
-
-def test_samples_that_contradict_the_model_are_told(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="inputs: input ids has rank 2"):
-        settle(_text(tmp_path), {"length": "2..9"}, samples=[{"ids": (1, 2, 3, 4)}])
-
-
 def test_a_model_that_the_reference_cannot_load_is_told_why(tmp_path: Path) -> None:
     kind, relu = TensorProto.BFLOAT16, helper.make_node("Relu", ["x"], ["y"], "relu")
-    source = _save(tmp_path, [relu], {"x": (kind, ["n"])}, {"y": (kind, ["n"])})
+    source = save(tmp_path, [relu], {"x": (kind, ["n"])}, {"y": (kind, ["n"])})
     with pytest.raises(ModelError) as raised:
         settle(source, {"n": "1..4"})
     assert str(raised.value) == (
@@ -384,7 +310,7 @@ def test_a_model_that_the_reference_cannot_load_is_told_why(tmp_path: Path) -> N
 
 
 def test_a_model_of_a_newer_version_has_ranges_too(tmp_path: Path) -> None:
-    source = _text(tmp_path)
+    source = text_model(tmp_path)
     model = onnx.load(source)
     model.ir_version, model.opset_import[0].version = 14, onnx.defs.onnx_opset_version()
     onnx.save(model, source)
@@ -398,13 +324,13 @@ def test_ids_of_a_short_table_are_tried_within_it(tmp_path: Path) -> None:
         helper.make_node("Gather", ["kinds", "i"], ["y"]),
     ]
     kind, table = {"kind": (TensorProto.INT32, ["n"])}, np.ones((2, 4), np.float32)
-    path = _save(tmp_path, nodes, kind, {"y": (FLOAT, ["n", 4])}, kinds=table)
+    path = save(tmp_path, nodes, kind, {"y": (FLOAT, ["n", 4])}, kinds=table)
     assert settle(path, {"n": "1..16"}).space.dims["n"].high == 16
 
 
 def test_output_that_is_there_twice_is_tried(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
-    path = _save(tmp_path, nodes, {"x": (FLOAT, ["n", 2])}, {"y": (FLOAT, ["n", 2])})
+    path = save(tmp_path, nodes, {"x": (FLOAT, ["n", 2])}, {"y": (FLOAT, ["n", 2])})
     proto = onnx.load(path)
     proto.graph.output.append(proto.graph.output[0])
     onnx.save(proto, path)

@@ -27,6 +27,7 @@ ROWS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "numbers"),
     [

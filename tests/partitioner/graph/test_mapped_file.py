@@ -77,6 +77,7 @@ def test_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
         Model.open(tmp_path / "bad.onnx", mapped=True)
 
 
+@pytest.mark.slow
 def test_opening_takes_no_memory_for_weights(tmp_path: Path) -> None:
     path = _large(tmp_path / "model.onnx", 64)
     code = (

@@ -22,6 +22,7 @@ def artifact(shared_server: RunningServer) -> str:
     return f"/v1/jobs/{job}/artifact"
 
 
+@pytest.mark.slow
 def test_head_has_the_headers_of_get(shared_server: RunningServer, artifact: str) -> None:
     for path in (artifact, artifact.removesuffix("/artifact"), "/v1/jobs", "/", "/healthz"):
         whole, head = shared_server.http.get(path), shared_server.http.head(path)

@@ -34,6 +34,7 @@ def _is_ended(client: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"GET", _REQUEST])
 def test_half_a_head_is_not_waited_for(shared_server: RunningServer, sent: bytes) -> None:
     with _open(shared_server) as client:
@@ -81,6 +82,7 @@ def test_a_long_head_is_refused(shared_server: RunningServer, monkeypatch: pytes
             time.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_an_answer_may_take_longer_than_a_head(server: RunningServer) -> None:
     files, data = {"model": ("m.onnx", b"x")}, {"targets": "onnxruntime"}
     job = server.http.post("/v1/jobs", files=files, data=data).json()

@@ -61,6 +61,7 @@ def test_a_quiet_stream_ends_with_its_token_too(start_server: StartServer) -> No
     assert time.monotonic() - begin < 8
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_after_the_last_event_seen(server: RunningServer) -> None:
     job = post_job(server).json()["id"]
     _tell(server, job, 1200)

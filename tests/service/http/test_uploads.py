@@ -74,6 +74,7 @@ def test_upload_that_is_too_large_is_refused(start_server: StartServer) -> None:
     assert post_job(server, data={"options": "x" * (1 << 20) + "x"}).status_code == 422
 
 
+@pytest.mark.slow
 def test_uploads_stream_to_disk_and_leave_an_empty_spool(server: RunningServer) -> None:
     answer = post_job(server, b"x" * (5 << 20))
     assert answer.status_code == 201
@@ -85,6 +86,7 @@ def _stored(server: RunningServer) -> list[str]:
     return sorted(server.services.files.names())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [

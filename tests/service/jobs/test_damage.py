@@ -48,6 +48,7 @@ def test_a_deep_option_is_refused_and_nothing_is_stored(server: RunningServer, d
     assert server.http.get("/v1/jobs").json()["items"] == []
 
 
+@pytest.mark.slow
 def test_every_json_body_is_guarded(server: RunningServer) -> None:
     job = post_job(server).json()["id"]
     paths = server.http.get("/openapi.json").json()["paths"]

@@ -82,6 +82,7 @@ def test_a_process_that_was_killed_is_not_given_to_a_job(tmp_path: Path, sqlite_
     pool.close()
 
 
+@pytest.mark.slow
 def test_closing_ends_all_that_wait(tmp_path: Path) -> None:
     pool = WarmProcesses(tmp_path)
     pool.fill(2)
@@ -112,6 +113,7 @@ def test_a_process_and_its_helper_keep_to_their_cores(tmp_path: Path) -> None:
     template.close()
 
 
+@pytest.mark.slow
 def test_a_killed_template_is_replaced_and_its_processes_go_on(tmp_path: Path) -> None:
     pool = WarmProcesses(tmp_path)
     pool.fill(1)
@@ -132,6 +134,7 @@ def test_a_killed_template_is_replaced_and_its_processes_go_on(tmp_path: Path) -
     assert not list(tmp_path.glob("output-*"))
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_process_that_is_not_forked_yet(tmp_path: Path) -> None:
     """A runner renews its lease meanwhile; what is closed before it is forked ends by itself."""
     template = Template()

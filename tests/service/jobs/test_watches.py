@@ -128,6 +128,7 @@ def test_a_watch_is_measured_compared_and_kept(server: RunningServer) -> None:
     assert "Nothing is watched yet" in server.http.get("/watches").text
 
 
+@pytest.mark.slow
 def test_a_job_gets_what_it_compares_with_and_the_last(server: RunningServer) -> None:
     watching = _watching(server)
     made = server.http.post("/v1/watches", json={"job": done_job(server)}).json()

@@ -194,6 +194,7 @@ def test_the_longest_form_of_a_person_is_read(guarded: RunningServer) -> None:
     assert guarded.http.post("/login", data=form).status_code == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "htmx", "then"),
     [

@@ -124,6 +124,7 @@ def test_a_size_that_the_model_cannot_have_is_named(tmp_path: Path) -> None:
         tuned(model, ["onnxruntime"], tmp_path, dims={"batch": "1,2", "length": "6,7"}, **_LIMIT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -70,6 +70,7 @@ def test_faults_are_found_and_sent(start_server: StartServer, model: bytes, tmp_
     assert [culprit["nodes"] for culprit in report["faults"]["culprits"]] == [["n11"], ["n42"]]
     assert ended["summary"] | {"faults": 2, "largest_error": None} == {
         "faults": 2,
+        "is_right": False,
         "slow_regions": 0,
         "largest_error": None,
         "ratio": None,

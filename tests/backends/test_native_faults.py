@@ -171,6 +171,7 @@ def test_fault_with_models_of_old_opsets_stands(
     assert guard in (refusal or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "text"), [(MnnBackend(), SOFTMAX), (OpenVinoBackend(), LOG_SOFTMAX)]
 )

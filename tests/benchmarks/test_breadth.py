@@ -78,6 +78,7 @@ def test_zoo_is_spread_over_the_suite_and_brings_inputs(tmp_path: Path) -> None:
     assert sum(bool(entry.inputs) for entry in found) > len(found) / 2
 
 
+@pytest.mark.slow
 def test_outcome_is_refused_with_the_reason_where_the_file_is_none(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"nothing")
     request = {

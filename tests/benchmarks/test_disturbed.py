@@ -20,6 +20,7 @@ def _row(model: str, kind: str, speedup: float, number: int = 0) -> dict[str, ob
     return {**SETTINGS, **place, "speedup": speedup, "seconds": 61.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_other_work_runs_inside_the_block_only(kind: str) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}

@@ -22,6 +22,7 @@ def test_requests_have_sizes_that_are_served(name: str) -> None:
     assert len(set(sizes)) > 8
 
 
+@pytest.mark.slow
 def test_the_detector_takes_every_size(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(CASES["yolo_v8n"].make(tmp_path))
     for side in (320, 352):

@@ -38,6 +38,7 @@ def _row(**changes: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_fetched_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

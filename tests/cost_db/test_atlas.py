@@ -80,6 +80,7 @@ def test_newer_costs_change_the_summary(database: CostDatabase) -> None:
     assert found["ncnn"].ratio == pytest.approx(1.0) and found["mnn"].ratio == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_costs_count_as_they_are_stored_like_all_at_once(database: CostDatabase) -> None:
     """Classes that come late, versions, measurements in place of others and imports."""
     generator, targets = random.Random(3), ("mnn", "ncnn", "openvino", "onnxruntime")

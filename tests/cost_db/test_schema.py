@@ -104,6 +104,7 @@ def test_a_newer_database_is_refused_and_left_as_it_is(database: CostDatabase) -
     assert database.look_up([measured().digest]) == {measured().digest: measured()}
 
 
+@pytest.mark.slow
 def test_optuna_may_keep_its_studies_in_the_same_database(database: CostDatabase) -> None:
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -44,6 +44,7 @@ def _run(path: Path, folder: Path) -> np.ndarray:
     return found["y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [[0, 5, 11], [[0, 0], [1, 2], [3, 2]]])
 def test_sparse_weights_are_written_out(places: list[object], tmp_path: Path) -> None:
     onnx.save(_product(_sparse(places, [4, 3])), tmp_path / "m.onnx")
@@ -87,6 +88,7 @@ def test_constant_that_is_stacked_twice_is_taken(tmp_path: Path) -> None:
     assert found["k"].tolist() == [[2, 4], [2, 4]]
 
 
+@pytest.mark.slow
 def test_names_that_are_no_utf8_become_readable(tmp_path: Path) -> None:
     path = saved("m (float[2, 4] x) => (float[2, 4] y) { aaaa = Tanh(x)  y = Relu(aaaa) }", tmp_path)
     path.write_bytes(path.read_bytes().replace(b"aaaa", b"a\xff\xfea"))

@@ -39,6 +39,7 @@ def _on_core(core: int) -> None:
     _spin(60)
 
 
+@pytest.mark.slow
 def test_load_of_another_process_is_seen(busy: multiprocessing.Process) -> None:
     meter = LoadMeter()
     time.sleep(0.5)
@@ -54,6 +55,7 @@ def test_own_work_is_no_load_of_others() -> None:
     assert meter.others() <= len(cores()) - own + 0.1
 
 
+@pytest.mark.slow
 def test_process_that_shares_its_core_waits(busy: multiprocessing.Process) -> None:
     before = cores()
     try:

@@ -30,6 +30,7 @@ def _is_on_disk(folder: Path) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", [mmap.ACCESS_READ, mmap.ACCESS_COPY])
 def test_released_pages_are_read_again(tmp_path: Path, access: int) -> None:
     content = bytes(range(256)) * (_BYTES // 256)

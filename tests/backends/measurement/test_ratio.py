@@ -24,6 +24,7 @@ def test_builds_that_disagree_widen_the_interval() -> None:
     assert 1.03 < steady.low < 1.05 < steady.high < 1.07
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 4, 10, 14])
 def test_interval_of_few_builds_covers_the_truth_as_often_as_stated(count: int) -> None:
     generator = np.random.default_rng(count)

@@ -52,6 +52,7 @@ def test_precision_grows_with_samples() -> None:
     assert many < few / 3
 
 
+@pytest.mark.slow
 def test_preparation_is_not_timed() -> None:
     timing = time_runs(_sleep(0.001), QUICK, _sleep(0.01))
     assert 1000 < timing.median_us < 10_000
@@ -70,6 +71,7 @@ def test_slow_kernels_run_no_more_than_needed() -> None:
     assert calls <= 2 + QUICK.min_runs
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_all_the_time_there_is_is_made_twice() -> None:
     """A hopeless runtime must not take the time of the others, whatever else the machine does."""
     impatient = Protocol(min_s=0.01, max_s=0.02, warm_up_s=0.5, disturbance=-1, retries=2)
@@ -85,6 +87,7 @@ def test_a_call_that_takes_all_the_time_there_is_is_made_twice() -> None:
     assert min(timing.samples_us) > 50_000
 
 
+@pytest.mark.slow
 def test_short_calls_are_timed_in_a_row() -> None:
     calls = 0
 

@@ -18,6 +18,7 @@ def _slice(first: int, last: int, step: int, size: int) -> str:
     return f"m (float[2, 8] x) => (float[2, {size}] y) <{weights}> {{ y = Slice(x, first, last, axis, step) }}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "last", "step", "size", "is_taken"),
     [(20, -20, -1, 8, False), (7, -3, -2, 1, False), (0, 7, 2, 4, True), (5, 20, 1, 3, True)],

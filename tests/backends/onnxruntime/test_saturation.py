@@ -47,6 +47,7 @@ FLOAT = "m (float[1, 2] x) => (float[1, 2] y) <float[2, 2] w = {1, 2, 3, 4}> { y
 BOTH_SIGNED = QDQ.replace("uint8 u = {128}", "int8 u = {0}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "features", "found"),
     [

@@ -65,6 +65,7 @@ def test_what_openvino_gets_wrong_is_refused(text: str, tmp_path: Path) -> None:
     assert any(_reasons(saved(text, tmp_path), tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -78,12 +79,14 @@ def test_what_openvino_gets_right_is_taken(text: str, tmp_path: Path) -> None:
     assert _reasons(saved(text, tmp_path), tmp_path) == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [NO_TRIPS, EMPTY_DATA, EMPTY_ROWS, EMPTY_GROWN])
 def test_openvino_still_crashes(text: str, tmp_path: Path) -> None:
     with pytest.raises(ChildFailed, match="SIGFPE"):
         _shapes(saved(text, tmp_path), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", MISREAD)
 def test_openvino_still_reduces_all_axes(text: str, tmp_path: Path) -> None:
     assert _shapes(saved(text, tmp_path), tmp_path) == [()]

@@ -97,6 +97,7 @@ def test_positions_count_the_nodes_of_the_partition() -> None:
     assert kept_nodes(target, nodes) == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [INT8, ROUNDED])
 @pytest.mark.parametrize("kernels", [["first"], ["second"], ["third"], ["first", "third"]])
 def test_kept_nodes_are_float_and_the_rest_int8(

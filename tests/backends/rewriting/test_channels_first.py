@@ -178,6 +178,7 @@ def _attention() -> onnx.ModelProto:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["openvino", "ncnn", "mnn"])
 def test_channels_first_file_goes_to_runtimes_that_prefer_it(name: str, tmp_path: Path) -> None:
     """Not moved by ONNX Runtime first, where that would leave more Transposes."""

@@ -115,6 +115,7 @@ def _sub_model(proto: onnx.ModelProto, path: Path) -> SubModel:
     return SubModel(path, inputs, outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("opset", "swish"), [(17, ["HardSwish"]), (12, ["Add", "Clip", "Mul", "Mul"]), (10, [])]
 )

@@ -131,6 +131,7 @@ def test_large_weights_favor_fewer_tiles(size: int, made: tuple[int, int]) -> No
     assert f"collage.winograd/{made[0]}of3x{made[1]}of3/data" in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_across", [True, False])
 @pytest.mark.parametrize(
     ("taps", "size", "pads", "dilation", "groups"),

@@ -213,5 +213,6 @@ def test_deep_nesting_is_refused() -> None:
         decode(pickle.dumps(value))
 
 
+@pytest.mark.slow
 def test_large_flat_values_are_taken() -> None:
     assert decode(encode(list(range(1_000_000))))[-1] == 999_999

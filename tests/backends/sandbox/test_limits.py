@@ -85,6 +85,7 @@ def test_child_memory_leaves_a_part_to_the_server(monkeypatch: pytest.MonkeyPatc
     assert limits["RLIMIT_AS"] == max(given * 3 // 4, 4 << 30)
 
 
+@pytest.mark.slow
 def test_child_memory_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(process_policy.CHILD_MEMORY, str(100 << 20))
     with pytest.raises(ChildFailed) as caught:

@@ -115,6 +115,7 @@ def test_too_much_memory_is_said_to_be_that() -> None:
     assert failure.kind == "out_of_memory"
 
 
+@pytest.mark.slow
 def test_a_hang_ends_at_its_time() -> None:
     begin = time.monotonic()
     failure = _failure(child_tasks.spin, limits=ChildLimits(timeout_s=0.3))

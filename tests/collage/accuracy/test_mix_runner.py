@@ -196,6 +196,7 @@ def test_blocks_are_tried_before_what_must_be_compiled(int8_trials: BlockSearch)
     assert times == sorted(times)
 
 
+@pytest.mark.slow
 def test_proposed_mix_keeps_the_goal_on_every_sample(trials: BlockSearch) -> None:
     """As a whole plan."""
     (goal,) = trials.request.error_limits
@@ -284,6 +285,7 @@ def test_neighbors_of_a_mix_that_keeps_the_goal_are_tried(
     assert all(mix_of(blocks, other, 2) in errors for other in promising)
 
 
+@pytest.mark.slow
 def test_few_pieces_stay_compiled(trials: BlockSearch) -> None:
     count = len(trials.blocks)
     for start in range(count - 1):
@@ -322,12 +324,14 @@ def test_single_blocks_are_flipped_inside_partitions_alone() -> None:
     assert not set(flips((0, 1, 2), frozenset()))
 
 
+@pytest.mark.slow
 def test_no_block_begins_with_a_normalization(int8_trials: BlockSearch) -> None:
     ops = [int8_trials.model.index.nodes[node].op_type for node in int8_trials.laid.order]
     assert "BatchNormalization" in ops
     assert all(ops[cut] != "BatchNormalization" for cut in int8_trials.laid.cuts[:-1])
 
 
+@pytest.mark.slow
 def test_a_mix_that_is_one_partition_is_not_proposed_in_blocks(int8_trials: BlockSearch) -> None:
     first = int8_trials.blocks[0].nodes
     assert int8_trials.all_inside(MixResult((first,), 0.0))

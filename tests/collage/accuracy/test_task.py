@@ -111,6 +111,7 @@ def _task(
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "searched"), [(81, 41), (260, 100)])
 def test_all_but_a_hundred_samples_prove(
     folder: Path, tmp_path: Path, count: int, searched: int
@@ -122,6 +123,7 @@ def test_all_but_a_hundred_samples_prove(
     np.testing.assert_array_equal(first["r0"], samples[searched])
 
 
+@pytest.mark.slow
 def test_a_bound_of_the_score_allows_one_drop_on_both_halves(folder: Path, tmp_path: Path) -> None:
     """The model has 0.7 on the searched samples by chance, and 0.8 on the others: both may lose 0.05."""
     with np.load(folder / "inputs.npz") as stored:
@@ -262,6 +264,7 @@ def test_bad_options_are_told_before_anything_is_measured(
         _tune(folder, **options)
 
 
+@pytest.mark.slow
 def test_labels_of_other_samples_are_refused(folder: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "few.npy", np.zeros(3, int))
     with pytest.raises(BadInputError, match=f"3 labels, and there are {COUNT} samples"):

@@ -64,6 +64,7 @@ def _disagreement(search: BlockSearch, mix: ReducedNodes) -> float:
     return float(np.mean(moved))
 
 
+@pytest.mark.slow
 def test_everything_is_reduced_where_the_task_allows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_request_that_cannot_be_computed_is_refused_at_once(tmp_path: Path) ->
             session.run_async(["z"], {"x": np.ones((1, WIDTH), np.float32)})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cores")
 def test_an_artifact_says_how_many_instances_it_was_tuned_for(tmp_path: Path) -> None:
     path = artifact(tmp_path, "onnxruntime", instances=Instances(count=2, threads=4, cores=8))
@@ -159,6 +160,7 @@ def test_an_artifact_says_how_many_instances_it_was_tuned_for(tmp_path: Path) ->
         assert (session.instances, session.threads) == (1, 8)
 
 
+@pytest.mark.slow
 def test_more_instances_than_cores_are_refused(tmp_path: Path) -> None:
     path = artifact(tmp_path, "onnxruntime")
     with pytest.raises(BadInputError, match="cores"):

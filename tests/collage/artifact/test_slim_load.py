@@ -55,6 +55,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_artifact(model, Plan(parts), folder / "small.collage.onnx")
 
 
+@pytest.mark.slow
 def test_load_is_imported_without_the_tuner() -> None:
     code = (
         "import sys, collage; collage.load; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
@@ -79,6 +80,7 @@ def test_artifact_runs_where_the_tuner_is_not_installed(artifact: Path, tmp_path
     assert second.stdout.split()[1] == "False"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "line"),
     [

@@ -137,6 +137,7 @@ def _x(seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal((1, 4)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_results_are_those_of_feeding_by_hand(session: Session, artifact: Path, tmp_path: Path) -> None:
     with session, collage.load(artifact, cache_dir=tmp_path) as plain:
         assert session.bind_output_to_input("new", "old") == {"new": "old"}
@@ -175,6 +176,7 @@ def test_a_refused_call_leaves_the_state(session: Session) -> None:
         np.testing.assert_array_equal(made, session.run(["new"], {"x": _x(1), "old": kept})[0])
 
 
+@pytest.mark.slow
 def test_calls_at_once_are_refused(session: Session) -> None:
     with session, ThreadPoolExecutor(2) as pool:
         session.bind_output_to_input("new", "old")

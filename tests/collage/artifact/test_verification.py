@@ -197,6 +197,7 @@ def kept(cache: Path, *ends: str) -> list[Path]:
     return [f for f in cache.rglob("*") if f.is_file() and f.name.endswith(ends)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino", "ncnn"])
 def test_second_load_of_the_same_files_compares_nothing(
     name: str, tmp_path: Path, compared: list[int]
@@ -212,6 +213,7 @@ def test_second_load_of_the_same_files_compares_nothing(
     assert known == errors and errors
 
 
+@pytest.mark.slow
 def test_runtime_that_may_load_another_model_is_compared_on_one_sample(
     tmp_path: Path, compared: list[int]
 ) -> None:
@@ -223,6 +225,7 @@ def test_runtime_that_may_load_another_model_is_compared_on_one_sample(
     assert compared == [2, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_changed_file_of_a_runtime_is_compared_again(
     name: str, tmp_path: Path, compared: list[int]
@@ -239,6 +242,7 @@ def test_changed_file_of_a_runtime_is_compared_again(
     assert len(compared) == 2
 
 
+@pytest.mark.slow
 def test_changed_artifact_is_compared_again(tmp_path: Path, compared: list[int]) -> None:
     path, cache = artifact(tmp_path / "a", "onnxruntime"), tmp_path / "cache"
     load(path, cache)
@@ -264,6 +268,7 @@ def test_other_threads_and_instances_are_compared(
     assert len(compared) == 4
 
 
+@pytest.mark.slow
 def test_machine_that_started_anew_compares_again(
     tmp_path: Path, compared: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +285,7 @@ def test_machine_that_started_anew_compares_again(
         assert len(compared) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"errors": 3}', b"\xff\xfe"])
 def test_damaged_note_is_no_note(content: bytes, tmp_path: Path, compared: list[int]) -> None:
     path, cache = artifact(tmp_path, "onnxruntime"), tmp_path / "cache"
@@ -290,6 +296,7 @@ def test_damaged_note_is_no_note(content: bytes, tmp_path: Path, compared: list[
     assert len(compared) == 2
 
 
+@pytest.mark.slow
 def test_without_a_cache_every_load_compares(tmp_path: Path, compared: list[int]) -> None:
     path = artifact(tmp_path, "onnxruntime")
     for _ in range(2):

@@ -57,6 +57,7 @@ def test_targets_far_apart_are_told(database: CostDatabase) -> None:
     assert pair["factor"] == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_all_words_of_a_search_must_be_there(database: CostDatabase) -> None:
     assert {r["kind"] for r in read_atlas(database, "conv 3x3")["rows"]} == {"Conv"}
     assert len(read_atlas(database, "CONV ncnn")["rows"]) == 1

@@ -76,6 +76,7 @@ def tuner(tmp_path: Path, database: CostDatabase) -> Callable[[str], Tuner]:
     return lambda name: Tuner(model, tmp_path / name, database)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stops", "limit_s", "least_s"), [(True, None, 0.0), (True, 60.0, 0.0), (False, 0.2, 0.4)]
 )
@@ -95,6 +96,7 @@ def test_another_tuner_is_waited_for_only_while_there_is_time(
     assert ours.said == ["1 of these costs are left for later: another tuner measures them"]
 
 
+@pytest.mark.slow
 def test_what_another_tuner_measures_is_waited_for(
     tuner: Callable[[str], Tuner], database: CostDatabase
 ) -> None:

@@ -61,6 +61,7 @@ def test_every_size_of_the_range_runs(artifact: Path, package: Path, variant: st
             _check(session.run, artifact, _feed(batch, length))
 
 
+@pytest.mark.slow
 def test_each_class_has_its_partitions(package: Path) -> None:
     manifest = json.loads((package / runner.MANIFEST).read_text(encoding="utf-8"))
     variants = manifest["components"]["model"]["variants"]
@@ -72,6 +73,7 @@ def test_each_class_has_its_partitions(package: Path) -> None:
     assert targets == [*_BOTH, *reversed(_BOTH)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("feed", "message"),
     [
@@ -129,6 +131,7 @@ def test_mnn_takes_every_size_there(tmp_path: Path) -> None:
             np.testing.assert_allclose(made, wanted, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_cannot_run_there_is_told(tmp_path: Path) -> None:
     targets = ("openvino -precision=bf16", "onnxruntime")
     path = shaped_artifact(shape_models.chain(), tmp_path, _DIMS, [(None, targets)])
@@ -137,6 +140,7 @@ def test_what_cannot_run_there_is_told(tmp_path: Path) -> None:
         write_package(path, tmp_path / "package", threads=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["artifact", "package"])
 def test_it_is_served_at_any_size(source: str, artifact: Path, request: pytest.FixtureRequest) -> None:
     engine = open_engine(
@@ -151,6 +155,7 @@ def test_it_is_served_at_any_size(source: str, artifact: Path, request: pytest.F
         engine.close()
 
 
+@pytest.mark.slow
 def test_tritons_model_has_free_sizes(artifact: Path, tmp_path: Path) -> None:
     folder, _ = write_triton_model(artifact, tmp_path, threads=1)
     text = (folder / CONFIG).read_text(encoding="utf-8")

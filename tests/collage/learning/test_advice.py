@@ -49,12 +49,14 @@ def _advice(folder: Path, models: int, named: Named = NAMED, used: str = "even")
         database.close()
 
 
+@pytest.mark.slow
 def test_the_target_that_is_expected_to_be_fastest_comes_first(tmp_path: Path) -> None:
     found = _advice(tmp_path, 12).in_order(ALL)
     assert found[0] == EVEN
     assert found[-1] == NEW  # nothing is known of it
 
 
+@pytest.mark.slow
 def test_a_target_that_was_slow_and_of_no_use_is_left_out(tmp_path: Path) -> None:
     known = _advice(tmp_path, 18)
     reason = known.against(SLOW, EVEN)
@@ -89,6 +91,7 @@ def test_a_target_that_was_used_where_it_is_fast_is_left_out_elsewhere(
     assert replace(known, gains=gains).against(MIXED, EVEN) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [0, ENOUGH_MODELS - 1])
 def test_few_models_advise_nothing(models: int, tmp_path: Path) -> None:
     known = _advice(tmp_path, models)
@@ -99,6 +102,7 @@ def test_few_models_advise_nothing(models: int, tmp_path: Path) -> None:
     assert NO_ADVICE.in_order(ALL) == list(ALL)
 
 
+@pytest.mark.slow
 def test_nothing_is_predicted_from_other_versions_or_without_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from tests.collage.learning.stated import KINDS, STRENGTHS, model_name, observed
 pytest.importorskip("sklearn")
 
 
+@pytest.mark.slow
 def test_parts_of_a_new_model_are_predicted() -> None:
     predictor = Predictor(observed(12))
     for kind in KINDS:

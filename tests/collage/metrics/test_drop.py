@@ -154,6 +154,7 @@ def test_gains_make_up_for_losses_where_there_are_labels() -> None:
     assert not lost.is_kept and lost.needed is None
 
 
+@pytest.mark.slow
 def test_few_changed_samples_prove_nothing_by_a_bootstrap() -> None:
     metric = parse_metric("text")
     same = compare(metric, [(0, 10)] * 50, [(0, 10)] * 50, 0.01, has_labels=False)

@@ -52,6 +52,7 @@ def _reference(model: onnx.ModelProto, folder: Path, size: int = 256) -> Referen
     return Reference(taken, [sample], folder / "reference")
 
 
+@pytest.mark.slow
 def test_equal_scores_are_ties_and_all_others_are_not(tmp_path: Path) -> None:
     reference = _reference(choosing_model(), tmp_path)
     (found,) = reference.expected(["top", "place", "chosen", "scores"])
@@ -68,6 +69,7 @@ def test_equal_scores_are_ties_and_all_others_are_not(tmp_path: Path) -> None:
     assert not reference.beyond_comparing
 
 
+@pytest.mark.slow
 def test_another_order_of_equals_is_right_and_of_others_wrong(tmp_path: Path) -> None:
     (found,) = _reference(choosing_model(), tmp_path).expected(["place"])
     place = found["place"]
@@ -81,6 +83,7 @@ def test_another_order_of_equals_is_right_and_of_others_wrong(tmp_path: Path) ->
     assert output_error("max", [wrong], [place]) == np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -99,6 +102,7 @@ def test_a_model_that_chooses_nothing_by_sums_is_run_no_further(text: str, tmp_p
     assert isinstance(reference.expected(["y"])[0]["y"], np.ndarray)
 
 
+@pytest.mark.slow
 def test_value_with_mostly_ties_is_compared_as_it_is(tmp_path: Path) -> None:
     """Eight equal sums: each place could be anyone's, and nothing would be left to prove."""
     text = "g (float[1, 8] x) => (int64[1, 8] y) { z = MatMul(x, w) s, y = TopK(z, k) }"
@@ -130,12 +134,14 @@ def _finding_model(threshold: float) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.slow
 def test_a_size_that_rounding_decides_is_beyond_comparing(tmp_path: Path) -> None:
     reference = _reference(_finding_model(0.0), tmp_path, 2048)
     reference.expected(["y"])
     assert reference.beyond_comparing == {"larger", "y"} and not reference.ties()
 
 
+@pytest.mark.slow
 def test_so_is_one_that_is_empty_by_rounding(tmp_path: Path) -> None:
     """No difference is larger than those of another order of adding up, but some that are moved are."""
     reference = _reference(_finding_model(1e-3), tmp_path, 2048)

@@ -49,6 +49,7 @@ def test_noise_inside_a_loop_that_inputs_switch_off_is_no_fault(tmp_path: Path) 
     assert reference.draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "count"),
     [

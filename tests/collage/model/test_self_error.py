@@ -62,6 +62,7 @@ def _reference(text: str, folder: Path, step: float = 0.04) -> Reference:
     return Reference(model, [seeded_inputs(info.inputs, 0)], folder / "reference")
 
 
+@pytest.mark.slow
 def test_self_error_is_about_a_step_and_becomes_the_tolerance(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     (values,) = reference.values(["y"])
@@ -91,6 +92,7 @@ def test_operators_on_integers_round_too(tmp_path: Path) -> None:
     assert rounds_to_integers(_reference(text, tmp_path).model.index)
 
 
+@pytest.mark.slow
 def test_self_error_is_the_largest_of_all_samples(tmp_path: Path) -> None:
     """Of two samples one has hardly a value near the middle between two integers."""
     reference = _reference(_QUANTIZED, tmp_path)
@@ -103,6 +105,7 @@ def test_self_error_is_the_largest_of_all_samples(tmp_path: Path) -> None:
     assert allow_self_error([still], asked, tmp_path / "own", ignore)[0] == asked
 
 
+@pytest.mark.slow
 def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> None:
     """In steps that are as large as most of the values the outputs are noise."""
     reference = _reference(_QUANTIZED, tmp_path, step=1.5)
@@ -112,6 +115,7 @@ def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> Non
     assert "too much to allow" in told and "--inputs" in told
 
 
+@pytest.mark.slow
 def test_failed_self_error_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     asked = TuneOptions(tolerance=1e-3, metric="max")

@@ -62,6 +62,7 @@ def _layer(number: int) -> int:
     return 0b111 << (3 * number)
 
 
+@pytest.mark.slow
 def test_sub_models_in_use_stay_and_others_are_deleted(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
     regions = RegionFiles(model, tmp_path / "regions", disk_budget=DiskBudget(1, tmp_path / "compiled"))

@@ -47,6 +47,7 @@ def timing(tmp_path: Path) -> TimingRequest:
     return timing_of(chain(tmp_path), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instances", [1, 3])
 def test_clients_ask_until_the_time_is_over(timing: TimingRequest, instances: int) -> None:
     trial = run_trial(TrialRequest(timing, instances, 0.2))
@@ -70,6 +71,7 @@ def test_wrong_values_and_refusals_are_failures(timing: TimingRequest) -> None:
     assert refused.failure
 
 
+@pytest.mark.slow
 def test_each_row_of_a_call_has_a_client(tmp_path: Path) -> None:
     made = with_rows(chain(tmp_path), 4, tmp_path / "rows", None)
     assert isinstance(made, MoreRows)
@@ -78,6 +80,7 @@ def test_each_row_of_a_call_has_a_client(tmp_path: Path) -> None:
     assert trial.requests >= 3 * 2 * 4 and trial.throughput > 0
 
 
+@pytest.mark.slow
 def test_pipeline_has_a_client_for_each_request_under_way(tmp_path: Path) -> None:
     timing = timing_of(chain(tmp_path), tmp_path, 2, 4)
     trial = run_trial(TrialRequest(timing, 3, 0.2, stages=(1, 2)))

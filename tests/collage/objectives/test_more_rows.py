@@ -56,6 +56,7 @@ def test_rows_are_as_they_are_alone(body: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(together[name][row : row + 1], alone[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

@@ -30,6 +30,7 @@ def test_plan_that_only_looked_faster_loses() -> None:
     assert sum("searched 1" in compared for compared in timer.comparisons) == 3
 
 
+@pytest.mark.slow
 def test_successor_of_a_lucky_winner_is_timed_again_too() -> None:
     stated = {"searched 1": (580.0, 1200.0), "searched 2": (600.0, 605.0)}
     timer = StatedTimer(stated)
@@ -80,6 +81,7 @@ def test_a_quarter_in_two_builds_may_be_a_disturbance() -> None:
     assert len(timer.comparisons) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("joined_us", "expected"),
     [((705.0, 696.0) * 5, "cut, joined"), ((740.0, 735.0) * 5, "cut")],
@@ -145,6 +147,7 @@ def test_target_slower_whole_than_in_blocks_is_timed_again() -> None:
     assert sum(unlucky in compared for compared in timer.comparisons) >= 4
 
 
+@pytest.mark.slow
 def test_nearly_equal_single_targets_are_decided_by_more_builds() -> None:
     second = f"single {TARGETS[1]}"
     # Ahead in two builds of four, and behind by more in those that follow.

@@ -215,6 +215,7 @@ def test_no_fork_where_there_is_nothing_to_run_at_once() -> None:
         assert "fork" not in moves.kinds
 
 
+@pytest.mark.slow
 @given(random_models())
 @settings(max_examples=60, deadline=None)
 def test_arms_wait_for_nobody(model: TextModel) -> None:

@@ -25,6 +25,7 @@ from tests.collage.refinement.stated_timers import StatedTimer, refined
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 
 
+@pytest.mark.slow
 def test_move_that_looks_faster_in_screening_is_timed_again() -> None:
     timer = StatedTimer({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4})
 

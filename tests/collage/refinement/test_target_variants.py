@@ -70,6 +70,7 @@ def test_one_axis_convolutions_are_a_reason_to_rewrite_for_all(tmp_path: Path) -
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("channels", "tried"), [(32, True), (31, False)])
 def test_single_product_of_a_broadcast_is_a_reason_to_rewrite(
     channels: int, tried: bool, tmp_path: Path
@@ -91,6 +92,7 @@ def test_options_stated_by_the_user_stay(tmp_path: Path) -> None:
     assert single_variants(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2, {}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [0, 1])
 def test_nothing_is_tried_for_few_or_for_those_that_stay(layers: int, tmp_path: Path) -> None:
     """Two Transposes are few; between sums along different axes four cancel no other."""
@@ -105,6 +107,7 @@ def test_nothing_is_tried_for_few_or_for_those_that_stay(layers: int, tmp_path: 
     assert single_variants(_taken(proto, tmp_path), [OPENVINO], 2, {}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("swishes", "tried"), [(2, True), (1, False)])
 def test_hard_swishes_in_pieces_are_a_reason_too(swishes: int, tried: bool, tmp_path: Path) -> None:
     steps, last = [], "x"
@@ -136,6 +139,7 @@ def test_local_moves_rewrite_only_where_whole_models_were_timed_so(tmp_path: Pat
     assert back is not None and back.targets == (OPENVINO,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratios", "mixed"),
     [
@@ -170,6 +174,7 @@ def _settings(model: Model, targets: list[Target], trials: int, advice: Advice) 
     return [name for name in _targets(entries) if "rewrite" not in name]
 
 
+@pytest.mark.slow
 def test_a_few_settings_of_the_fastest_target_are_tried(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     assert _settings(model, [OPENVINO, ORT], 0, NO_ADVICE) == []
@@ -187,6 +192,7 @@ def test_half_of_many_threads_is_tried_too(tmp_path: Path) -> None:
     assert _targets(entries)[-1] == "openvino -threads=4"
 
 
+@pytest.mark.slow
 def test_settings_come_in_the_order_of_what_other_models_gained(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     base = {f"model {i}": 100.0 for i in range(9)}
@@ -233,6 +239,7 @@ def test_short_calls_are_tried_in_the_order_of_the_targets(found: Found) -> None
     assert proposed == [*on_one_thread, "single openvino -rewrite=on", "single mnn -rewrite=on"]
 
 
+@pytest.mark.slow
 def test_stated_threads_stay_and_one_thread_for_all_stays(found: Found) -> None:
     stated = OPENVINO.with_options(threads="2", rewrite="off")
     alone_us = {ORT: 900.0, stated: 300.0}

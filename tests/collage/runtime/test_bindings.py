@@ -276,6 +276,7 @@ def test_bytes_of_another_order_are_read_right(negation: Executor, handed: tuple
         np.testing.assert_array_equal(_ran(negation, value), -value.astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "mnn"])
 @pytest.mark.parametrize("given", [(2, 4), (1, 4), (3, 4), (5, 4)])
 def test_an_output_of_another_shape_is_an_error(

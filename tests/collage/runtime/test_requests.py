@@ -34,6 +34,7 @@ class Thing:
         return self.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("things", [1, 2, 4])
 def test_answers_of_many_threads_are_never_mixed_up(things: int) -> None:
     requests = Requests([Thing() for _ in range(things)])
@@ -179,6 +180,7 @@ def test_answers_of_many_clients_are_never_mixed_up(instances: int) -> None:
     requests.close()
 
 
+@pytest.mark.slow
 def test_requests_that_wait_fill_the_next_calls() -> None:
     executor = Doubling(0.1)
     requests = pool(executor)
@@ -191,6 +193,7 @@ def test_requests_that_wait_fill_the_next_calls() -> None:
     requests.close()
 
 
+@pytest.mark.slow
 def test_oldest_request_waits_for_others_a_share_of_a_call() -> None:
     executor = Doubling(0.5)
     requests = pool(executor)
@@ -290,6 +293,7 @@ def number(value: float) -> dict[str, np.ndarray]:
     return {"x": np.array(value)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", [(3,), (1, 2), (1, 1, 1)])
 def test_pipeline_answers_who_asked(stages: tuple[int, ...]) -> None:
     requests = pipeline(*(Stepping([], 0.0002) for _ in range(len(stages) + 1)), stages=stages)
@@ -308,6 +312,7 @@ def test_pipeline_answers_who_asked(stages: tuple[int, ...]) -> None:
     requests.close()
 
 
+@pytest.mark.slow
 def test_stages_run_at_once_and_each_has_one_request_at_a_time() -> None:
     ran: list[tuple[int, float, float]] = []
     requests = pipeline(*(Stepping(ran, 0.05) for _ in range(3)))
@@ -367,6 +372,7 @@ def test_callback_of_a_future_may_ask_and_close(kind: str, waiting: int) -> None
         ask()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "rows", "pipeline"])
 def test_close_waits_for_callbacks_and_one_that_fails_is_told(
     kind: str, caplog: pytest.LogCaptureFixture

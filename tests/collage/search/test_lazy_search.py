@@ -233,6 +233,7 @@ def test_partition_timed_inside_a_plan_is_not_measured_again() -> None:
     assert plain(best) not in costs.asked
 
 
+@pytest.mark.slow
 def test_an_infeasible_region_is_never_in_the_plan() -> None:
     world = World(24, 3)
     bad = (1 << 10) | (1 << 11)

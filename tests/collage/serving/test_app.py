@@ -56,6 +56,7 @@ def test_slow_body_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert serving.scheduler.close(10)
 
 
+@pytest.mark.slow
 def test_client_that_leaves_gives_up_its_place() -> None:
     session = Counting(ROWS.format(batch=1))
     app, serving = _app(session)

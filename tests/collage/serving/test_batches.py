@@ -109,6 +109,7 @@ def test_join_fills_up_a_fixed_batch() -> None:
     assert len(Rows(8, None).join([_x(1, 2), _x(3)])["x"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", ["N", "8"])
 def test_waiting_requests_become_one_call(batch: str) -> None:
     session = Counting(ROWS.format(batch=batch))

@@ -98,6 +98,7 @@ def test_ranges_are_proposed_from_names_and_proven(tmp_path: Path) -> None:
     assert settled.fixed is None and not settled.notes and settled.usual == {"batch": 1, "length": 16}
 
 
+@pytest.mark.slow
 def test_steps_of_pools_are_found(tmp_path: Path) -> None:
     settled = settle(_skip(tmp_path), {})
     assert settled.proposed == {"x:2": "32..640/4", "x:3": "32..640/4"}

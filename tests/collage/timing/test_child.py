@@ -79,6 +79,7 @@ def _near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collage.timing.child.CoreWatch", StatedWatch())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("near", "counted", "left_out", "far"),
     [

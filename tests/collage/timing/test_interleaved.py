@@ -24,6 +24,7 @@ from tests.collage.timing.test_child import comparison
 __all__ = ["comparison", "faulty"]  # fixtures
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("faulty")
 def test_plan_that_hangs_is_left_out_in_time(comparison: TimingRequest) -> None:
     hangs = PlanSteps((PlanStep("whole", Target.parse("faulty -fault=hang")),))

@@ -140,6 +140,7 @@ def test_control_options_decide_the_target_of_each_node(
     assert placed(_python(home, targets, options)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("targets", "options"), [case[:2] for case in CASES])
 def test_the_command_line_says_the_same(
     home: Path, targets: list[str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -172,6 +173,7 @@ def test_limits_bind_the_plan(home: Path, way: Any) -> None:
     assert placed(way(home, [OV, ORT], options)) == "vvvvvv"
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize(
     ("targets", "options", "said"),

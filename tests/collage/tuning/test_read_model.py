@@ -134,6 +134,7 @@ def test_a_contradiction_of_an_output_is_a_warning(tmp_path: Path, sqlite_url: s
     assert "axis 0 of output y is 2 in a run where its name 'length' says 9" in read.info.warnings[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "proposed"),
     [

@@ -140,6 +140,7 @@ def test_more_keys_than_one_statement_takes(database: CostDatabase) -> None:
     assert set(database.claim(keys, "b", 60.0).granted.values()) == {2}
 
 
+@pytest.mark.slow
 def test_threads_share_one_database(database: CostDatabase) -> None:
     keys = [key(number) for number in range(40)]
     granted: list[str] = []

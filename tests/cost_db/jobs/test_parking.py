@@ -38,6 +38,7 @@ def test_a_parked_job_is_passed_over_until_it_is_called(jobs: JobStore) -> None:
     assert again is not None and (again.id, again.attempt, again.parked_until) == (first.id, 1, None)
 
 
+@pytest.mark.slow
 def test_a_parked_job_comes_back_at_its_time_and_can_be_cancelled(jobs: JobStore) -> None:
     job = jobs.create({}, "ann")
     taken = jobs.next_queued("worker", 60.0)

@@ -53,6 +53,7 @@ def test_parts_in_turn_compute_the_whole(name: str, normalized: Open, tmp_path: 
     assert_equal({n: known[n] for n in model.index.outputs}, run(model.path, feed))
 
 
+@pytest.mark.slow
 def test_a_single_node_takes_no_second(normalized: Open, tmp_path: Path) -> None:
     model = normalized("ppocr_cls")
     extract(model, 1, tmp_path)

@@ -80,6 +80,7 @@ def test_normalize_is_deterministic_and_its_description_pickles(tmp_path: Path) 
     assert dict(model.ir.opset_imports) == {"": 15}
 
 
+@pytest.mark.slow
 def test_a_normalized_model_normalizes_to_itself(tmp_path: Path) -> None:
     dims = {"batch": 1, "sequence": 576}
     once = normalize(models.model_path("silero_16k"), tmp_path / "a", dims)

@@ -85,6 +85,7 @@ def test_greedy_plans_can_run(model: TextModel, claims: list[set[str]]) -> None:
 FREE = Transitions(default_call_us=0.0)
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_dijkstra_without_pruning_is_never_better_than_search(case: Case) -> None:

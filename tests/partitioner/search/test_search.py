@@ -63,6 +63,7 @@ def check_case(case: Case) -> None:
         assert [case.candidates[c] for c in plan.candidates] == list(plan.plan.partitions)
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_equals_enumeration(case: Case) -> None:

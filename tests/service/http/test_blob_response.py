@@ -36,6 +36,7 @@ def test_head_has_the_headers_of_get(shared_server: RunningServer, artifact: str
     assert shared_server.http.head("/v1/jobs/nonsense").status_code == 422
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "begin", "end"),
     [
@@ -63,6 +64,7 @@ def test_a_range_beyond_the_file_is_refused(
     assert refused.status_code == 416 and refused.headers["Content-Range"] == f"bytes */{len(DATA)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

@@ -42,6 +42,7 @@ def test_half_a_head_is_not_waited_for(shared_server: RunningServer, sent: bytes
         assert _is_ended(client)
 
 
+@pytest.mark.slow
 def test_bytes_that_drip_make_it_no_longer(shared_server: RunningServer) -> None:
     begin = time.monotonic()
     with _open(shared_server) as client, pytest.raises(OSError):
@@ -52,6 +53,7 @@ def test_bytes_that_drip_make_it_no_longer(shared_server: RunningServer) -> None
             assert time.monotonic() < begin + 5
 
 
+@pytest.mark.slow
 def test_a_later_head_must_be_whole_too(shared_server: RunningServer) -> None:
     with _open(shared_server) as client:
         client.sendall(_REQUEST + b"\r\n")
@@ -63,6 +65,7 @@ def test_a_later_head_must_be_whole_too(shared_server: RunningServer) -> None:
         assert _is_ended(client) and time.monotonic() < begin + 3
 
 
+@pytest.mark.slow
 def test_a_body_that_nobody_reads_ends(shared_server: RunningServer) -> None:
     with _open(shared_server) as client, pytest.raises(OSError):
         head = b"POST /v1/nothing HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"

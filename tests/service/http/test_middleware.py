@@ -7,6 +7,7 @@ import pytest
 from tests.service.conftest import StartServer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["tuner.example.org", "Tuner.Example.org:8000"])
 def test_names_of_hosts_are_compared_in_any_case(start_server: StartServer, host: str) -> None:
     server = start_server(allowed_hosts=("Tuner.example.org",))

@@ -26,6 +26,7 @@ _MODEL = _part("model", "bytes", "m.onnx")
 _TARGETS = _part("targets", "onnxruntime")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -109,6 +110,7 @@ def test_a_refused_request_leaves_nothing(server: RunningServer, data: dict[str,
     assert not list(server.services.spool.path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_request_over_quota_leaves_nothing(start_server: StartServer) -> None:
     server = start_server(authentication="on")
     quotas = Quotas(stored_bytes=1500, active_jobs=1)

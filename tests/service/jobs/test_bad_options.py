@@ -28,6 +28,7 @@ def _partition(**changes: Any) -> dict[str, Any]:
     return _plan(partitions=[{**_PLAN["partitions"][0], **changes}])  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -107,6 +108,7 @@ def test_numbers_that_are_not_finite_are_refused(shared_server: RunningServer) -
         assert answer.status_code == 422, number
 
 
+@pytest.mark.slow
 def test_good_options_are_kept_as_they_were_given(server: RunningServer) -> None:
     options = {
         "dims": {"batch": 0, "seq": "1..128"},

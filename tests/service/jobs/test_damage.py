@@ -29,6 +29,7 @@ def _spoil(server: RunningServer, job_id: str, **columns: str) -> None:
     connections.write(lambda connection: connection.execute(change, {"id": job_id, **columns}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [33, 300, 900, 100_000])
 def test_a_deep_option_is_refused_and_nothing_is_stored(server: RunningServer, depth: int) -> None:
     text = '{"plan":' * depth + "{}" + "}" * depth

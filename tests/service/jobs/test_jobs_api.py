@@ -59,6 +59,7 @@ def test_a_job_for_a_model_uploaded_before(server: RunningServer) -> None:
     assert server.http.get(f"/v1/models/{sha256}").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_job_for_a_plan_takes_the_plan_s_targets(server: RunningServer) -> None:
     parts = [
         {"target": "openvino  -precision=f32", "nodes": ["a"]},
@@ -105,6 +106,7 @@ def test_lists_are_pages_without_gaps(server: RunningServer) -> None:
     assert server.http.get("/v1/jobs", params={"limit": 0}).status_code == 422
 
 
+@pytest.mark.slow
 def test_a_waiting_job_is_cancelled_at_once(server: RunningServer) -> None:
     job = post_job(server).json()
     cancelled = server.http.delete(job["links"]["self"]).json()
@@ -116,6 +118,7 @@ def test_a_waiting_job_is_cancelled_at_once(server: RunningServer) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_events_go_on_after_the_last_one_seen(server: RunningServer) -> None:
     job = post_job(server).json()
     jobs = server.services.jobs
@@ -130,6 +133,7 @@ def test_events_go_on_after_the_last_one_seen(server: RunningServer) -> None:
     assert bad.status_code == 422
 
 
+@pytest.mark.slow
 def test_events_come_as_they_happen(server: RunningServer) -> None:
     job = post_job(server).json()
     with server.http.stream("GET", job["links"]["events"]) as stream:
@@ -183,6 +187,7 @@ def test_missing_job_is_a_problem(server: RunningServer) -> None:
     assert server.http.put("/v1/jobs").status_code == 405
 
 
+@pytest.mark.slow
 def test_tune_may_answer_before_the_work_is_done(server: RunningServer) -> None:
     answer = server.http.post(
         "/v1/tune",
@@ -195,6 +200,7 @@ def test_tune_may_answer_before_the_work_is_done(server: RunningServer) -> None:
     assert server.http.get(answer.headers["Location"]).json()["state"] == "queued"
 
 
+@pytest.mark.slow
 def test_too_many_streams_or_uploads_get_a_retry_later(start_server: StartServer) -> None:
     server = start_server(max_event_streams=1)
     job = post_job(server).json()

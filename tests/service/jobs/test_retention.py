@@ -56,6 +56,7 @@ def test_files_without_a_row_go_after_a_day(server: RunningServer) -> None:
     assert _path(server, used).exists()
 
 
+@pytest.mark.slow
 def test_bytes_that_are_deleted_meanwhile_are_stored_again(server: RunningServer) -> None:
     files, retention = server.services.files, server.services.retention
     tries = []

@@ -148,6 +148,7 @@ def _measured(verdict: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_the_artifact_outlives_the_tuning_that_made_it(server: RunningServer) -> None:
     watching = _watching(server)
     job = done_job(server)
@@ -162,6 +163,7 @@ def test_the_artifact_outlives_the_tuning_that_made_it(server: RunningServer) ->
     assert server.http.post(f"{made['links']['self']}/run").status_code == 201
 
 
+@pytest.mark.slow
 def test_a_schedule_makes_it_due_again_and_again(server: RunningServer) -> None:
     every = _watching(server, watch_every_s=3600)
     done = server.http.post("/v1/watches", json={"job": done_job(server)}).json()
@@ -205,6 +207,7 @@ def test_a_start_measures_what_has_changed(server: RunningServer, tmp_path: Path
     assert _watching(server).look() == 1
 
 
+@pytest.mark.slow
 def test_a_quota_puts_a_measurement_off(start_server: StartServer) -> None:
     server = start_server(authentication="on")
     token, secret = server.services.tokens.create("team", ["tune"], quotas=Quotas(active_jobs=1))
@@ -226,6 +229,7 @@ def test_a_quota_puts_a_measurement_off(start_server: StartServer) -> None:
         assert answer.status_code == 403 and "another token" in answer.json()["detail"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_watched_is_refused(server: RunningServer) -> None:
     failed = post_job(server).json()
     server.services.jobs.finish(failed["id"], "failed", reason="x")
@@ -243,6 +247,7 @@ def test_what_cannot_be_watched_is_refused(server: RunningServer) -> None:
     assert server.http.get("/v1/watches").json() == {"items": [], "next": None}
 
 
+@pytest.mark.slow
 def test_watches_come_in_pages(server: RunningServer) -> None:
     job = post_job(server).json()["id"]
     made = [

@@ -25,6 +25,7 @@ def _numbers(server: RunningServer) -> dict[tuple[str, ...], float]:
     }
 
 
+@pytest.mark.slow
 def test_metrics_count_queue_measurements_hits_and_latencies(server: RunningServer) -> None:
     post_job(server)
     cancelled = post_job(server).json()
@@ -44,6 +45,7 @@ def test_metrics_count_queue_measurements_hits_and_latencies(server: RunningServ
         assert _numbers(server)["collage_event_streams",] == 1
 
 
+@pytest.mark.slow
 def test_metrics_do_not_grow_with_what_strangers_ask_for(server: RunningServer) -> None:
     for number in range(5):
         server.http.get(f"/v1/jobs/{number:032x}")

@@ -117,6 +117,7 @@ def test_a_webhook_is_tried_again_and_then_given_up(
         assert [path for path, _, _ in receiver.seen] == ["/"] * tries, "no redirect is followed"
 
 
+@pytest.mark.slow
 def test_a_webhook_outlives_its_server(start_server: StartServer, receiver: _Receiver) -> None:
     first = _start(start_server, receiver)
     receiver.statuses = [503]
@@ -174,6 +175,7 @@ def test_other_addresses_are_refused(start_shared: StartServer, url: str) -> Non
     server.close()
 
 
+@pytest.mark.slow
 def test_a_server_without_hosts_takes_no_webhook(server: RunningServer) -> None:
     answer = post_job(server, data={"webhook": "https://hooks.example/"})
     assert answer.status_code == 422 and "COLLAGE_WEBHOOK_HOSTS" in answer.json()["detail"]

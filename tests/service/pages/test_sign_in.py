@@ -179,6 +179,7 @@ def test_a_hidden_origin_needs_the_browsers_word(
     assert answer.status_code == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["urlencoded", "multipart"])
 def test_a_large_form_is_not_read(guarded: RunningServer, kind: str) -> None:
     form = {"token": "collage_wrong", "then": "/", "f": "x" * (1 << 20)}
@@ -189,6 +190,7 @@ def test_a_large_form_is_not_read(guarded: RunningServer, kind: str) -> None:
     assert answer.status_code == 413
 
 
+@pytest.mark.slow
 def test_the_longest_form_of_a_person_is_read(guarded: RunningServer) -> None:
     form = {"token": "ü" * 500, "then": "/" + "ü" * 1999}
     assert guarded.http.post("/login", data=form).status_code == 401

@@ -33,6 +33,7 @@ _READ = ["/v1/jobs", "/v1/models", "/v1/costs", "/v1/costs/stats", "/v1/costs/ex
 _READ += ["/v1/workers", "/metrics", f"/v1/jobs/{'0' * 32}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", _READ)
 def test_nothing_is_read_without_a_token(guarded: RunningServer, path: str) -> None:
     answer = guarded.http.get(path)
@@ -120,6 +121,7 @@ def test_signing_in_never_leads_elsewhere(guarded: RunningServer, then: str) -> 
     assert answer.headers["Location"] == "/"
 
 
+@pytest.mark.slow
 def test_other_sites_cannot_use_a_browser_against_the_server(server: RunningServer) -> None:
     evil = post_job(server, headers={"Origin": "https://evil.example"})
     assert evil.status_code == 403

@@ -62,6 +62,7 @@ def test_an_export_is_imported_again(server: RunningServer) -> None:
     assert server.http.get("/v1/costs/export").content.count(odd.encode()) == 1
 
 
+@pytest.mark.slow
 def test_damaged_bytes_are_refused_by_their_line(server: RunningServer) -> None:
     store_all(server.services.database, infeasible(1, reason="fine"), infeasible(2, reason="bad"))
     lines = server.http.get("/v1/costs/export").content

@@ -114,6 +114,7 @@ def test_trials_of_one_token_leave_turns_to_others(start_server: StartServer) ->
     assert order[:2] == ["ann", "bob"]
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_is_not_read_again_at_once(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

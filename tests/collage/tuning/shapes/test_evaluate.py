@@ -89,6 +89,7 @@ def test_a_plan_without_errors_by_another_metric_is_not_exact() -> None:
     assert str(classes[0].plan.targets[0]) == "onnxruntime" and seen == [False, False, True]
 
 
+@pytest.mark.slow
 def test_all_samples_but_a_hundred_prove_at_all_shapes(tmp_path: Path) -> None:
     check = _metric(tmp_path, samples=_samples(260))
     assert check.refusal(_session(tmp_path / "mean.onnx", 1)) is None

@@ -146,6 +146,7 @@ def test_what_is_made_for_one_shape_is_refused(
         tuned(shape_models.image(), targets, tmp_path, dims={"batch": "1,2"}, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
@@ -161,6 +162,7 @@ def test_a_mask_that_cannot_be_one_is_refused(
         tuned(shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, pad_masks=masks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -119,12 +119,14 @@ def test_a_leaner_plan_must_pass_the_evaluation_too(tmp_path: Path, own: bool) -
             max_drop=max_drop,
         )
         found[max_drop] = artifact.report
-    targets = {drop: {p["target"] for p in report["partitions"]} for drop, report in found.items()}
-    assert targets == {0.5: {rounded}, 1e-4: {exact}}
+    targets = {drop: [p["target"] for p in report["partitions"]] for drop, report in found.items()}
+    # A variant, such as one with fewer threads, may be returned as well.
+    assert all("-precision=bf16" in target for target in targets[0.5]), targets
+    assert all("-precision=f32" in target for target in targets[1e-4]), targets
     measured = [each for each in found[1e-4]["objective"]["settings"] if "failure" not in each]
-    assert not any(rounded in each["targets"] for each in measured)
+    assert not any("bf16" in str(each["targets"]) for each in measured)
     if not own:
-        assert found[0.5]["evaluation"]["proof_attempts"] == 2
+        assert found[0.5]["evaluation"]["proof_attempts"] >= 2
         assert found[1e-4]["evaluation"]["drop"] == 0.0
 
 

@@ -14,7 +14,7 @@ _LINES = """def open_model(path):
     subprocess.run([sys.executable, "-c", convert, *words], check=True, stdout=subprocess.DEVNULL)
     runtime = nn.create_runtime_manager(({{"backend": "CPU", "numThread": {threads}, "precision": "{precision}"{modes}}},))
     runtime.set_hint(3, {level})  # WINOGRAD_MEMORY_LEVEL
-    net = nn.load_module_from_file(str(made), INPUTS, OUTPUTS, shape_mutable=False, runtime_manager=runtime)
+    net = nn.load_module_from_file(str(made), list(INPUTS), list(OUTPUTS), shape_mutable=False, runtime_manager=runtime)
 
     def compute(inputs):
         given = []

@@ -56,6 +56,7 @@ class Comparisons:
         timer: PlanTimer,
         latencies_us: Mapping[Target, float],
         deadline: Deadline = NO_DEADLINE,
+        first: Target | None = None,
     ) -> Comparisons:
         """The comparisons of a run before the first one.
 
@@ -66,8 +67,9 @@ class Comparisons:
             timer: where plans are timed.
             latencies_us: of the whole model on the targets that can run it.
             deadline: of the run.
+            first: the target whose whole model is timed before the others, however late it is; else the fastest is.
         """
-        in_order = sorted(latencies_us.items(), key=lambda item: item[1])
+        in_order = sorted(latencies_us.items(), key=lambda item: (item[0] != first, item[1]))
         singles = [TimedPlan(single_plan(model, t), f"single {t}", us) for t, us in in_order]
         return cls(
             model=model,

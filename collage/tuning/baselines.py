@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from collage.accuracy.budget_search import BudgetSearch
@@ -175,6 +175,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         timer=timer,
         latencies_us=latencies_us,
         deadline=budgeted.deadline,
+        first=_fallback(budgeted, latencies_us),
     )
     if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
         if budgeted.request.searches:
@@ -222,6 +223,14 @@ def time_baselines(budgeted: Budgeted) -> Timed:
     )
     observe(timed)
     return timed
+
+
+def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target | None:
+    """The fastest target that errs in nothing, where all faster ones may fail an evaluation; None where there is none."""
+    if known.task is None and known.request.check is None:
+        return None
+    exact_us = known.single_targets.within(known.error_limits.exact_limit, latencies_us)
+    return min(exact_us, key=exact_us.__getitem__, default=None)
 
 
 def _so_far(known: Budgeted, comparisons: Comparisons) -> tuple[dict[Target, float], float, str | None]:

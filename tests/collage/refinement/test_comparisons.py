@@ -66,3 +66,13 @@ def test_corrections_keep_what_comparisons_do_not_say() -> None:
     # All ran twice as fast as when they were measured.
     everything = world.model.index.all_nodes
     assert corrected.partition_us[everything, FIRST] == pytest.approx(1000.0)
+
+
+def test_the_target_to_fall_back_on_is_timed_before_faster_ones() -> None:
+    world, timer = World(24, 3), StatedTimer({})
+    whole_us = {FIRST: 1000.0, SECOND: 2000.0, THIRD: 3000.0}
+    comparisons = Comparisons.of(world.model, SPECS, Constraints(), timer, whole_us, first=THIRD)
+    assert [entry.plan.partitions[0].target for entry in comparisons.singles] == [THIRD, FIRST, SECOND]
+    comparisons.open(())
+    baseline = comparisons.standings.baseline
+    assert baseline is not None and baseline.name == f"single {THIRD}"

@@ -124,14 +124,20 @@ def _part(arrays: Mapping[str, np.ndarray], which: slice) -> dict[str, np.ndarra
     return {name: array[which] for name, array in arrays.items()}
 
 
+_AS_EXACT = 1.01
+
+
 def _beside_fp32(report: Mapping[str, Any]) -> dict[str, Any]:
     """The fastest single target that computes exactly, and our speed beside it."""
-    exact = {
-        plan["targets"][0]: plan["latency_us"]
+    wholes = {
+        plan["targets"][0]: plan
         for plan in report["plans"]
-        if plan["partitions"] == 1 and plan.get("max_relative_error", 1.0) <= EXACT_ERROR
-        if "latency_us" in plan and plan["targets"][0] in report["targets"]
+        if plan["partitions"] == 1 and "latency_us" in plan and plan["targets"][0] in report["targets"]
     }
+    errors = {target: plan.get("max_relative_error", 1.0) for target, plan in wholes.items()}
+    # Where rounding decides elements, the model itself errs by more than what counts as exact.
+    limit = max(EXACT_ERROR, _AS_EXACT * min(errors.values(), default=0.0))
+    exact = {target: wholes[target]["latency_us"] for target, error in errors.items() if error <= limit}
     if not exact:
         return {"best_fp32": None, "speedup": None}
     best = min(exact, key=exact.__getitem__)

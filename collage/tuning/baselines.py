@@ -31,6 +31,8 @@ from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
+# A target whose error is so many times the least is as exact.
+_AS_EXACT = 1.01
 _TRIALS_SHARE = 0.05  # the most for settings of the fastest target
 # Time is kept for so many comparisons of so many plans, which confirm the winner.
 _CONFIRMING, _LEAST_PLANS = 1.5, 2
@@ -226,10 +228,13 @@ def time_baselines(budgeted: Budgeted) -> Timed:
 
 
 def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target | None:
-    """The fastest target that errs in nothing, where all faster ones may fail an evaluation; None where there is none."""
+    """The fastest target that errs in nothing, else in the least: all others may fail an evaluation; None without one."""
     if known.task is None and known.request.check is None:
         return None
-    exact_us = known.single_targets.within(known.error_limits.exact_limit, latencies_us)
+    rows = known.single_targets.rows()
+    errors = [row.error or 0.0 for target in latencies_us if (row := rows[target]) is not None]
+    limit = max(known.error_limits.exact_limit, _AS_EXACT * min(errors, default=0.0))
+    exact_us = known.single_targets.within(limit, latencies_us)
     return min(exact_us, key=exact_us.__getitem__, default=None)
 
 

@@ -169,6 +169,9 @@ def test_the_best_fp32_is_the_fastest_exact_single_target() -> None:
     }  # fmt: skip
     assert _beside_fp32(report) == {"best_fp32": "b", "speedup": 2.0}
     assert _beside_fp32({**report, "plans": []})["speedup"] is None
+    # Rounding alone decides elements: all that compute in fp32 err by as much.
+    rounded = [plan("a", 30.0, 6.51e-4), plan("b", 20.0, 6.5e-4), plan("b -q", 5.0, 1e-2)]
+    assert _beside_fp32({**report, "plans": rounded}) == {"best_fp32": "b", "speedup": 2.0}
 
 
 def test_files_are_read_as_magika_reads_them(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collage.accuracy.target_choice import EXACT_ERROR
+from collage.accuracy.target_choice import exact_limit
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples, write_samples
 from collage.backends.registry import on_gpus
@@ -268,7 +268,7 @@ class Evaluation:
             return self
         timed = (entry for entry in self.timer.entries if entry.timed)
         exact = min(timed, key=lambda entry: entry.exactness, default=None)
-        if exact is None or not is_exact(exact):
+        if exact is None or exact.exactness > self._exact_limit:
             raise NoPlanError("max_drop is relative to an exact plan, and none ran: give at_least")
         with self._session(exact) as session:
             return replace(self, check=self.check.beside(session))
@@ -276,7 +276,11 @@ class Evaluation:
     def refusal(self, entry: TimedPlan) -> str | None:
         """Why a timed plan does not pass, or None."""
         with self._session(entry) as session:
-            return self.check.refusal(session, is_exact(entry))
+            return self.check.refusal(session, entry.exactness <= self._exact_limit)
+
+    @property
+    def _exact_limit(self) -> float:
+        return exact_limit(entry.exactness for entry in self.timer.entries)
 
     def _session(self, entry: TimedPlan) -> PlanSession:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))
@@ -288,11 +292,6 @@ class Evaluation:
             self.samples.cache_dir,
             self.samples.cancel,
         )
-
-
-def is_exact(entry: TimedPlan) -> bool:
-    """Whether a timed plan computes the model as fp32 does, on the samples that it was compared by."""
-    return entry.exactness <= EXACT_ERROR
 
 
 def load_function(text: str) -> Callable[[Any], float]:

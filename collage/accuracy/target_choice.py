@@ -7,7 +7,7 @@ an exact target that is slower on the whole model, but faster in places.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collage.accuracy.mix_partitions import mixable_pairs
@@ -17,6 +17,8 @@ from collage.partitioner.target import Target
 
 # Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
 EXACT_ERROR = 5e-4
+# Where rounding decides elements, fp32 errs by more, and by no more than a tolerance allows that nobody chose.
+_ROUNDING_ERROR, _AS_EXACT = 1e-3, 1.01
 _MOST_REDUCED, _MOST_RIVALS = 3, 1
 # A target that is slower as a whole by more is hardly faster in places.
 _MUCH_SLOWER = 1.5
@@ -43,6 +45,16 @@ class TargetChoice:
     base: Target | None = None
 
 
+def exact_limit(errors: Iterable[float]) -> float:
+    """The error (metric `max`) up to which plans of one model compute it as fp32 does.
+
+    Args:
+        errors: of its plans. The least of them counts where rounding decides elements of the model's outputs.
+    """
+    least = min(errors, default=0.0)
+    return max(EXACT_ERROR, _AS_EXACT * least) if least <= _ROUNDING_ERROR else EXACT_ERROR
+
+
 def choose_targets(
     rows: Mapping[Target, CostRow | None], estimates: Estimates, goal: float = math.inf
 ) -> TargetChoice:
@@ -64,12 +76,13 @@ def choose_targets(
             refused.append(f"it is not known where {target} spends its time")
         else:
             timed.append((row.latency_us, target, row.error or 0.0))
-    exact = sorted((us, target) for us, target, error in timed if error <= EXACT_ERROR)
+    limit = exact_limit(error for _, _, error in timed)
+    exact = sorted((us, target) for us, target, error in timed if error <= limit)
     if not exact:
         return TargetChoice(refused=(*refused, "no target computes the whole model exactly"))
     fastest_us, fastest = exact[0]
     limit_us = _MUCH_SLOWER * fastest_us
-    inexact = sorted((us, target) for us, target, error in timed if error > EXACT_ERROR)
+    inexact = sorted((us, target) for us, target, error in timed if error > limit)
     refused += [
         f"{target} takes {us / fastest_us:.1f} times as long as {fastest}"
         for us, target in inexact

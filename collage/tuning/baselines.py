@@ -31,8 +31,6 @@ from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
-# A target whose error is so many times the least is as exact.
-_AS_EXACT = 1.01
 _TRIALS_SHARE = 0.05  # the most for settings of the fastest target
 # Time is kept for so many comparisons of so many plans, which confirm the winner.
 _CONFIRMING, _LEAST_PLANS = 1.5, 2
@@ -210,7 +208,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
             timer.say(ended_early)
             joined.run.clock.expect(timer.expected_s(CHECKING_PLANS) + joined.emit_s)
         elif joined.request.searches:
-            exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
+            exact_us = joined.exact_us(singles_us)
             comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
     corrections = comparisons.corrected(Corrections(single_target_us=singles_us))
     timed = Timed(
@@ -228,13 +226,10 @@ def time_baselines(budgeted: Budgeted) -> Timed:
 
 
 def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target | None:
-    """The fastest target that errs in nothing, else in the least: all others may fail an evaluation; None without one."""
+    """The fastest exact target, since all others may fail an evaluation; None where there is none, or nothing is evaluated."""
     if known.task is None and known.request.check is None:
         return None
-    rows = known.single_targets.rows()
-    errors = [row.error or 0.0 for target in latencies_us if (row := rows[target]) is not None]
-    limit = max(known.error_limits.exact_limit, _AS_EXACT * min(errors, default=0.0))
-    exact_us = known.single_targets.within(limit, latencies_us)
+    exact_us = known.exact_us(latencies_us)
     return min(exact_us, key=exact_us.__getitem__, default=None)
 
 

@@ -52,9 +52,7 @@ def search(timed: Timed) -> Searched:
     if timed.budget is None:
         corrections = explore(timed.comparisons, lazy, corrections)
     # What a pin or a limit forbids is no plan to stop at.
-    exact = timed.single_targets.within(
-        timed.error_limits.exact_limit, corrections.single_target_us
-    ).items()
+    exact = timed.exact_us(corrections.single_target_us).items()
     allowed = [us for t, us in exact if timed.keeps(single_plan(timed.model, t))]
     incumbent_us = min(allowed, default=float("inf")) * timed.comparisons.lead()
     with timed.run.stage("measure", "searching"):

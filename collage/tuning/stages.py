@@ -13,6 +13,7 @@ from typing import Any
 from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.error_limits import ErrorLimits
 from collage.accuracy.evaluation import Evaluation
+from collage.accuracy.target_choice import exact_limit
 from collage.accuracy.task import Task, TaskProof
 from collage.costs.estimates import Estimates
 from collage.costs.measured_costs import MeasuredCosts
@@ -144,6 +145,16 @@ class Baselines(Allowed):
     transitions: Transitions
     plan_s: float
     emit_s: float
+
+    def exact_us(self, latencies_us: Mapping[Target, float]) -> dict[Target, float]:
+        """Those of some whole models' latencies whose targets compute exactly."""
+        limit = self.error_limits.exact_limit
+        if self.task is not None:
+            rows = self.single_targets.rows().values()
+            limit = max(
+                limit, exact_limit(r.error or 0.0 for r in rows if r and r.latency_us is not None)
+            )
+        return self.single_targets.within(limit, latencies_us)
 
 
 @dataclass(frozen=True, kw_only=True)

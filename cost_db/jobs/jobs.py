@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -216,6 +216,15 @@ class JobStore:
             lambda connection: leases.requeue_expired(connection, max_attempts)
         )
 
+    def _change(self, job_id: str, attempt: int, change: Callable[[sa.Connection], object]) -> None:
+        """Change a job for the attempt that runs it; StaleAttemptError where that is over."""
+
+        def work(connection: sa.Connection) -> None:
+            check_attempt(connection, job_id, attempt)
+            change(connection)
+
+        self._connections.write(work)
+
     def give_back(self, job_id: str, attempt: int) -> None:
         """Put a running job back to its old place in the queue; that attempt does not count.
 
@@ -223,11 +232,7 @@ class JobStore:
             StaleAttemptError: that attempt is over.
         """
 
-        def work(connection: sa.Connection) -> None:
-            check_attempt(connection, job_id, attempt)
-            leases.give_back(connection, job_id, attempt)
-
-        self._connections.write(work)
+        self._change(job_id, attempt, lambda connection: leases.give_back(connection, job_id, attempt))
 
     def park(self, job_id: str, attempt: int, until_s: float, reason: str) -> None:
         """Put a running job back until something that it needs is there; see `parking`.
@@ -236,11 +241,11 @@ class JobStore:
             StaleAttemptError: that attempt is over.
         """
 
-        def work(connection: sa.Connection) -> None:
-            check_attempt(connection, job_id, attempt)
-            parking.park(connection, job_id, attempt, until_s, reason)
-
-        self._connections.write(work)
+        self._change(
+            job_id,
+            attempt,
+            lambda connection: parking.park(connection, job_id, attempt, until_s, reason),
+        )
 
     def parked(self) -> tuple[Job, ...]:
         """The jobs that are parked, oldest first."""
@@ -257,11 +262,11 @@ class JobStore:
             StaleAttemptError: that attempt is over.
         """
 
-        def work(connection: sa.Connection) -> None:
-            check_attempt(connection, job_id, attempt)
-            job_list.write_normalized(connection, job_id, normalized_sha256)
-
-        self._connections.write(work)
+        self._change(
+            job_id,
+            attempt,
+            lambda connection: job_list.write_normalized(connection, job_id, normalized_sha256),
+        )
 
     def append_event(
         self,

@@ -6,7 +6,6 @@ half a request, holds them for seconds only.
 
 from __future__ import annotations
 
-import asyncio
 import resource
 from asyncio import TimerHandle
 from typing import Any
@@ -35,7 +34,7 @@ class TimedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_in_body = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._wait_for_head()
         if len(self.connections) > _most_connections():

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -19,6 +19,9 @@ from starlette.requests import ClientDisconnect
 
 from collage.service.http.problems import ProblemError
 from collage.service.storage.blobs import BlobFiles, BlobWriter
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 _FIELD_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20
@@ -81,7 +84,7 @@ class _Reader:
         self._header = [bytearray(), bytearray()]
         self.ended = False
 
-    def callbacks(self) -> dict[str, Any]:
+    def callbacks(self) -> MultipartCallbacks:
         return {
             "on_part_begin": self._begin,
             "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
@@ -169,7 +172,7 @@ async def receive(
             415, "unsupported-media-type", "send multipart/form-data (curl: -F model=@FILE)"
         )
     reader = _Reader(blobs, stack, files, fields, limit_bytes)
-    parser = MultipartParser(options[b"boundary"], reader.callbacks())  # type: ignore[arg-type]
+    parser = MultipartParser(options[b"boundary"], reader.callbacks())
     batch = bytearray()
     try:
         async for chunk in request.stream():

@@ -155,6 +155,7 @@ class BlobFiles:
 
     def written_at(self, name: str) -> datetime | None:
         """When a file of `names` was written; None where nobody can tell."""
+        # It is removed meanwhile, or this kind of storage has no times.
         with contextlib.suppress(FileNotFoundError, NotImplementedError):
             found = self._files.modified(self._address(name))
             return found if isinstance(found, datetime) and found.tzinfo is not None else None

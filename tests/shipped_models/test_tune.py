@@ -160,31 +160,18 @@ def _median_us(run: Callable[..., object], feed: dict[str, np.ndarray]) -> float
     return statistics.median(times) / 1e3
 
 
-def test_metadata_reaches_the_session(tmp_path: Path) -> None:
-    path = saved("m (float[4, 8] x) => (float[4, 8] y) { a = Tanh(x)  y = Relu(a) }", tmp_path)
-    proto = onnx.load(path)
-    proto.metadata_props.add(key="stride", value="32")
-    onnx.save(proto, path)
-    artifact = collage.tune(
-        path,
-        ["onnxruntime"],
-        output=tmp_path / "a.onnx",
-        database=f"sqlite:///{tmp_path}/c.db",
-        time_limit_s=3,
-    )
-    with collage.load(artifact.path) as session:
-        assert dict(session.get_modelmeta().custom_metadata_map) == {"stride": "32"}
-
-
-def test_metadata_reaches_the_session_of_a_range_of_sizes(tmp_path: Path) -> None:
-    path = saved("m (float[n, 8] x) => (float[n, 8] y) { a = Tanh(x)  y = Relu(a) }", tmp_path)
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "dims"), [("4", {}), ("n", {"n": "1..4"})])
+def test_metadata_reaches_the_session(rows: str, dims: dict[str, str], tmp_path: Path) -> None:
+    text = f"m (float[{rows}, 8] x) => (float[{rows}, 8] y) {{ a = Tanh(x)  y = Relu(a) }}"
+    path = saved(text, tmp_path)
     proto = onnx.load(path)
     proto.metadata_props.add(key="names", value="['cat']")
     onnx.save(proto, path)
     artifact = collage.tune(
         path,
         ["onnxruntime"],
-        dims={"n": "1..4"},
+        dims=dims,
         output=tmp_path / "a.onnx",
         database=f"sqlite:///{tmp_path}/c.db",
         time_limit_s=5,

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from collage.accuracy.evaluation import Check, PlanCheck, PlanSession, Served, is_exact
-from collage.accuracy.target_choice import EXACT_ERROR
+from collage.accuracy.evaluation import Check, PlanCheck, PlanSession, Served
+from collage.accuracy.target_choice import EXACT_ERROR, exact_limit
 from collage.accuracy.task import TaskProof, task_of
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples
@@ -200,7 +200,7 @@ class Judge:
         """The same, with a bound relative to exact plans as a number."""
         if not isinstance(self.check, Check) or self.check.max_drop is None:
             return self
-        exact, _ = _within(EXACT_ERROR, self.timed, self.choose)
+        exact, _ = _within(self._exact_limit, self.timed, self.choose)
         with self.session(exact) as opened:
             return replace(self, check=self.check.beside(opened))
 
@@ -220,9 +220,12 @@ class Judge:
             return True
         return all(self._is_exact(self.timed[i].find(hot, self.timed[i].fixed)) for i in one.shapes)
 
-    @staticmethod
-    def _is_exact(entry: TimedPlan | None) -> bool:
-        return entry is not None and is_exact(entry)
+    def _is_exact(self, entry: TimedPlan | None) -> bool:
+        return entry is not None and entry.exactness <= self._exact_limit
+
+    @property
+    def _exact_limit(self) -> float:
+        return exact_limit(entry.exactness for at in self.timed for entry in (*at.dynamic, *at.fixed))
 
     @property
     def findings(self) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collage.accuracy.target_choice import choose_targets
+import pytest
+
+from collage.accuracy.target_choice import choose_targets, exact_limit
 from collage.cost_db.costs.row import CostRow
 from collage.costs.estimates import Estimates
 from collage.partitioner.target import Target
@@ -39,6 +41,19 @@ def test_reduced_target_slower_everywhere_excludes_no_other() -> None:
     chosen = choose_targets(rows, estimates, goal=0.01)
     assert chosen.reduced == (INT8,)
     assert chosen.refused == (f"{BF16} is hardly faster than {FAST} anywhere",)
+
+
+def test_where_rounding_decides_elements_the_least_error_is_exact() -> None:
+    rows = {FAST: row(40.0, 6.50e-4), OTHER: row(44.0, 6.51e-4), BF16: row(20.0, 0.11)}
+    chosen = choose_targets(rows, known(FAST, OTHER, BF16))
+    assert (set(chosen.exact), chosen.reduced) == ({FAST, OTHER}, (BF16,))
+
+
+@pytest.mark.parametrize(
+    ("errors", "limit"), [((), 5e-4), ((1e-6, 0.1), 5e-4), ((8e-4, 0.1), 8.08e-4), ((0.02, 0.1), 5e-4)]
+)
+def test_what_is_exact_never_reaches_reduced_precision(errors: tuple[float, ...], limit: float) -> None:
+    assert exact_limit(errors) == pytest.approx(limit)
 
 
 def test_the_most_exact_of_the_reduced_comes_first() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from collage.backends.sandbox.limits import FailureKind
 from collage.backends.sandbox.run import ChildFailed
 from collage.service.storage import graph_cache
 from collage.service.storage.turns import _MOST_WAITING_EACH
@@ -120,10 +121,10 @@ def test_a_model_that_fails_is_not_read_again_at_once(
 ) -> None:
     calls = []
 
-    def fail(kind: str) -> Callable[..., None]:
+    def fail(kind: FailureKind) -> Callable[..., None]:
         def run(*args: object, **limits: object) -> None:
             calls.append(kind)
-            raise ChildFailed(kind, "it was ended")  # type: ignore[arg-type]
+            raise ChildFailed(kind, "it was ended")
 
         return run
 

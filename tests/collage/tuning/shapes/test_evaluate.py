@@ -69,6 +69,11 @@ def test_the_fastest_plans_that_pass_are_returned(check: Check, target: str) -> 
     assert _evaluated(check) == target
 
 
+def _opened(classes: Sequence[ChosenClass]) -> Any:
+    """A session that nobody runs."""
+    return contextlib.nullcontext(SimpleNamespace())
+
+
 def test_a_plan_without_errors_by_another_metric_is_not_exact() -> None:
     """By `--metric top1` an int8 plan errs by nothing, and is no measure for others."""
     timed = _timed()
@@ -83,8 +88,7 @@ def test_a_plan_without_errors_by_another_metric_is_not_exact() -> None:
             seen.append(is_exact)
             return None if is_exact else "it is not exact"
 
-    opened = lambda classes: contextlib.nullcontext(SimpleNamespace())  # noqa: E731
-    judge = Judge(Exactness(), timed, lambda: (choose_classes(timed), None), opened)
+    judge = Judge(Exactness(), timed, lambda: (choose_classes(timed), None), _opened)
     classes, _ = evaluated(judge)
     assert str(classes[0].plan.targets[0]) == "onnxruntime" and seen == [False, False, True]
 
@@ -108,9 +112,8 @@ def test_a_hot_plan_that_the_check_did_not_see_must_be_exact() -> None:
 
     def chosen(hot_target: int) -> Any:
         own = replace(one, hot=timed[0].fixed[hot_target].plan)
-        opened = lambda classes: contextlib.nullcontext(SimpleNamespace())  # noqa: E731
         check = Check(lambda session: 1.0, at_least=0.5)
-        (found,), _ = evaluated(Judge(check, timed, lambda: ([own], None), opened))
+        (found,), _ = evaluated(Judge(check, timed, lambda: ([own], None), _opened))
         return found.hot
 
     assert chosen(0) is None and chosen(1) is None and chosen(2) is not None

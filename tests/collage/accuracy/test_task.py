@@ -7,6 +7,7 @@ states that it is slow, so that reducing pays wherever the metric allows it.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,9 @@ from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.tensor import TensorSpec
+from collage.refinement.comparisons import Comparisons
+from collage.timing.standings import Standings
+from collage.timing.timed_plan import TimedPlan
 from tests.collage.accuracy.test_mix_runner import WIDTH, layers
 
 EXACT, REDUCED = "simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"
@@ -271,3 +275,28 @@ def test_labels_of_other_samples_are_refused(folder: Path, tmp_path: Path) -> No
         _tune(folder, max_drop=0.1, labels=tmp_path / "few.npy")
     with pytest.raises(BadInputError, match="name it with evaluate"):
         _tune(folder, evaluate=None, labels=tmp_path / "few.npy")
+
+
+@pytest.mark.slow
+def test_without_time_there_is_an_exact_plan_where_all_others_fail(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only two whole models are timed; two that are less exact are faster."""
+    monkeypatch.setattr(Comparisons, "fits_before_confirming", lambda *_: False)
+    real = Comparisons.time
+
+    def only_needed(self: Comparisons, plans: Sequence[TimedPlan], **more: Any) -> Standings:
+        return real(self, plans[: more.get("needed") or None], **more)
+
+    monkeypatch.setattr(Comparisons, "time", only_needed)
+    artifact = collage.tune(
+        folder / "layers.onnx",
+        [EXACT, REDUCED, f"{REDUCED} -threads=1"],
+        output=tmp_path / "tuned.onnx",
+        inputs=folder / "inputs.npz",
+        database=f"sqlite:///{tmp_path / 'costs.db'}",
+        time_limit_s=2.0,
+        evaluate="top1",
+        max_drop=1e-4,
+    )
+    assert [p["target"] for p in artifact.report["partitions"]] == [EXACT]

@@ -237,7 +237,7 @@ class TaskJudge:
             return said
         believed = max(self.allowed, self._drop(self._before).upper) + _ROUNDING
         if self.proves and not is_exact and drop.upper > believed:
-            return f"{said}; it may be {drop.upper:.2g} by the 95 % interval"
+            return f"{said}; it may be {drop.upper:.2g} by its interval"
         return None
 
     def _drop(self, after: Sequence[Item]) -> Drop:
@@ -285,7 +285,7 @@ class TaskJudge:
         upper = f"{drop.upper:.2g}" if np.isfinite(drop.upper) else "not bounded"
         return [
             f"{self.task.name} drops by {drop.worse:.2g} on {drop.samples} held-out samples, within {drop.allowed:.2g}; "
-            f"that is not proven: the upper end of the 95 % interval is {upper}; {more}"
+            f"that is not proven: the upper end of its interval is {upper}; {more}"
         ]
 
 

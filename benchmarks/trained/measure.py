@@ -14,7 +14,7 @@ import collage
 from benchmarks.trained.case import Case
 from benchmarks.trained.peers import nncf
 from benchmarks.trained.peers.timed import PeerModel
-from collage.accuracy.target_choice import EXACT_ERROR
+from collage.accuracy.target_choice import exact_up_to
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.events import Listener
 from collage.metrics.drop import Bound, compare
@@ -124,9 +124,6 @@ def _part(arrays: Mapping[str, np.ndarray], which: slice) -> dict[str, np.ndarra
     return {name: array[which] for name, array in arrays.items()}
 
 
-_AS_EXACT = 1.01
-
-
 def _beside_fp32(report: Mapping[str, Any]) -> dict[str, Any]:
     """The fastest single target that computes exactly, and our speed beside it."""
     wholes = {
@@ -135,8 +132,7 @@ def _beside_fp32(report: Mapping[str, Any]) -> dict[str, Any]:
         if plan["partitions"] == 1 and "latency_us" in plan and plan["targets"][0] in report["targets"]
     }
     errors = {target: plan.get("max_relative_error", 1.0) for target, plan in wholes.items()}
-    # Where rounding decides elements, the model itself errs by more than what counts as exact.
-    limit = max(EXACT_ERROR, _AS_EXACT * min(errors.values(), default=0.0))
+    limit = exact_up_to(errors.values())
     exact = {target: wholes[target]["latency_us"] for target, error in errors.items() if error <= limit}
     if not exact:
         return {"best_fp32": None, "speedup": None}

@@ -7,7 +7,7 @@ an exact target that is slower on the whole model, but faster in places.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collage.accuracy.mix_partitions import mixable_pairs
@@ -17,6 +17,8 @@ from collage.partitioner.target import Target
 
 # Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
 EXACT_ERROR = 5e-4
+# Where rounding decides elements, all targets err by more; one that errs so many times the least is as exact.
+_AS_EXACT = 1.01
 _MOST_REDUCED, _MOST_RIVALS = 3, 1
 # A target that is slower as a whole by more is hardly faster in places.
 _MUCH_SLOWER = 1.5
@@ -41,6 +43,16 @@ class TargetChoice:
     # the exact target that the others are mixed with: of a reduced one's runtime where that is nearly
     # the fastest, else the fastest; None where there is none
     base: Target | None = None
+
+
+def exact_up_to(errors: Iterable[float], least: float = EXACT_ERROR) -> float:
+    """The error up to which some targets count as exact.
+
+    Args:
+        errors: of each of them on the whole model (metric `max`).
+        least: the result where the smallest is no larger.
+    """
+    return max(least, _AS_EXACT * min(errors, default=0.0))
 
 
 def choose_targets(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.evaluation import Evaluation
-from collage.accuracy.target_choice import choose_targets
+from collage.accuracy.target_choice import choose_targets, exact_up_to
 from collage.accuracy.task import TaskJudge
 from collage.accuracy.task_errors import search_task
 from collage.backends.registry import target_spec
@@ -31,8 +31,6 @@ from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
-# A target whose error is so many times the least is as exact.
-_AS_EXACT = 1.01
 _TRIALS_SHARE = 0.05  # the most for settings of the fastest target
 # Time is kept for so many comparisons of so many plans, which confirm the winner.
 _CONFIRMING, _LEAST_PLANS = 1.5, 2
@@ -233,7 +231,7 @@ def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target |
         return None
     rows = known.single_targets.rows()
     errors = [row.error or 0.0 for target in latencies_us if (row := rows[target]) is not None]
-    limit = max(known.error_limits.exact_limit, _AS_EXACT * min(errors, default=0.0))
+    limit = exact_up_to(errors, known.error_limits.exact_limit)
     exact_us = known.single_targets.within(limit, latencies_us)
     return min(exact_us, key=exact_us.__getitem__, default=None)
 

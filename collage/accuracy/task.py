@@ -9,7 +9,6 @@ together that are scored on the proof pass by chance no more often than the conf
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,10 +63,12 @@ class TaskSamples:
             reference: of the same samples.
             first: the position of the first one among all.
         """
-        return [
-            metric.item(outputs, wanted, None if self.labels is None else self.labels[i])
-            for i, outputs, wanted in zip(itertools.count(first), made, reference, strict=False)
-        ]
+        items: list[Item] = []
+        # With `enumerate` around it, `zip` would hold the first outputs to the end.
+        for outputs, wanted in zip(made, reference, strict=True):
+            label = None if self.labels is None else self.labels[first + len(items)]
+            items.append(metric.item(outputs, wanted, label))
+        return items
 
     def reference_items(self, metric: Metric) -> list[Item]:
         """What samples contribute to the score of the reference."""
@@ -236,7 +237,7 @@ class TaskJudge:
             return said
         believed = max(self.allowed, self._drop(self._before).upper) + _ROUNDING
         if self.proves and not is_exact and drop.upper > believed:
-            return f"{said}; it may be {drop.upper:.2g} by the 95 % interval"
+            return f"{said}; it may be {drop.upper:.2g} by its interval"
         return None
 
     def _drop(self, after: Sequence[Item]) -> Drop:
@@ -284,7 +285,7 @@ class TaskJudge:
         upper = f"{drop.upper:.2g}" if np.isfinite(drop.upper) else "not bounded"
         return [
             f"{self.task.name} drops by {drop.worse:.2g} on {drop.samples} held-out samples, within {drop.allowed:.2g}; "
-            f"that is not proven: the upper end of the 95 % interval is {upper}; {more}"
+            f"that is not proven: the upper end of its interval is {upper}; {more}"
         ]
 
 

@@ -98,7 +98,7 @@ def evaluation_text(found: Mapping[str, Any]) -> str:
     proven = "proven" if found["proven"] else "not proven"
     return (
         f"{found['metric']} {found['score']:.4g} beside {found['reference_score']:.4g} of the model itself: "
-        f"{found['drop']:.2g} worse ({sure} the 95 % interval), {found['allowed']:.2g} allowed; {proven} on "
+        f"{found['drop']:.2g} worse ({sure} its interval), {found['allowed']:.2g} allowed; {proven} on "
         f"{found['samples']} held-out samples"
     )
 

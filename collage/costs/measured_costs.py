@@ -3,10 +3,9 @@
 Terms: two candidates with one fingerprint and one target share a key, and are measured once. Of several
 tuners only the one with the claim in the database measures a key; the others wait for its result.
 
-Invariants: every measurement is committed as it is made, but for one that a time limit cut short, which only this run
-knows; a `Measured` cost was measured on this
-hardware with this version of the runtime. A result is stored with its error; this run's tolerance
-decides here.
+Invariants: every measurement is committed as it is made. One that a time limit cut short is not: only this run
+knows it. A `Measured` cost was measured on this hardware with this version of the runtime. A result is stored
+with its error; this run's tolerance decides here.
 """
 
 from __future__ import annotations

@@ -189,9 +189,11 @@ class Comparisons:
         late = [
             TimedPlan(single_plan(self.model, t), f"single {t}", us) for t, us in latencies_us.items()
         ]
+        if not late:
+            return self
         if self.fits_before_confirming(len(late) + 2):
             self.time(late, again=self.standings.leaders(), needed=len(late))
-        elif late:
+        else:
             self.timer.skip(f"{', '.join(entry.name for entry in late)} in turn")
         return replace(self, singles=(*self.singles, *late))
 

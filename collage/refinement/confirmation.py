@@ -20,8 +20,8 @@ from collage.timing.timed_plan import TimedPlan, distinct, shared_comparisons, s
 # A winner is timed in so many processes beside the single targets that are nearly the best, or in two where it is
 # far ahead: builds of the same plans differ, and a busy machine shifts ratios for minutes (docs/results/comparing-plans.md).
 BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
-# A single target is nearly the best, too, where it is behind by less than so many standard errors: as many as that share
-# is after one quiet comparison.
+# Where noise is wide, a single target is nearly the best if it is behind by less than so many standard errors. After one
+# quiet comparison that is about the same share.
 _ERRORS = 1.6
 # What only ran while others disturbed it may be the best, if it is not so many times as slow. Of variants so many run again.
 DISTURBED_BEHIND, _MOST_VARIANTS = 2.0, 2

@@ -22,11 +22,12 @@ from collage.partitioner.emit.plan_json import PartitionNote
 from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.model import Model
+from collage.partitioner.wire_format import METADATA_PREFIX
 
-PLAN_KEY = f"{weights.METADATA_PREFIX}plan"
-SOURCE_PLAN_KEY = f"{weights.METADATA_PREFIX}source_plan"
-PARTITION_KEY = f"{weights.METADATA_PREFIX}partition"
-TARGET_KEY = f"{weights.METADATA_PREFIX}target"
+PLAN_KEY = f"{METADATA_PREFIX}plan"
+SOURCE_PLAN_KEY = f"{METADATA_PREFIX}source_plan"
+PARTITION_KEY = f"{METADATA_PREFIX}partition"
+TARGET_KEY = f"{METADATA_PREFIX}target"
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def annotate(
             marks.add(key=PARTITION_KEY, value=str(number))
             marks.add(key=TARGET_KEY, value=str(partition.target))
     for key, value in sorted({**metadata, PLAN_KEY: text}.items()):
-        if not key.startswith(weights.METADATA_PREFIX):
-            raise BadInputError(f"metadata key {key!r} does not start with {weights.METADATA_PREFIX!r}")
+        if not key.startswith(METADATA_PREFIX):
+            raise BadInputError(f"metadata key {key!r} does not start with {METADATA_PREFIX!r}")
         proto.metadata_props.add(key=key, value=value)
     proto.producer_name = "collage"
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +123,7 @@ def read_plan(path: Path | str, *, mapped: bool = False) -> ArtifactPlan:
         content = plan_json.decode_plan(model, found[PLAN_KEY])
     except BadInputError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
-    metadata = {k: v for k, v in found.items() if k.startswith(weights.METADATA_PREFIX)}
+    metadata = {k: v for k, v in found.items() if k.startswith(METADATA_PREFIX)}
     return ArtifactPlan(
         model=model,
         plan=content.plan,

@@ -20,7 +20,7 @@ import onnx
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.lazy import ir
-from collage.partitioner.wire_format import METADATA_PREFIX as METADATA_PREFIX
+from collage.partitioner.wire_format import METADATA_PREFIX
 
 INLINE_LIMIT_BYTES = 1 << 30
 

@@ -1,7 +1,7 @@
 """Functions of another opset than the model's: all get one, so that they can be inlined.
 
-An operator that both opsets have in the same version is the same in both. So a function or the model is relabeled where
-all its operators are; else onnx's converter brings the model to the opset of its functions.
+An operator that two opsets have in the same version is the same in both. So all are relabeled with an opset that
+changes no operator in use, the model's own if that does; else onnx's converter brings the model to a higher one.
 """
 
 from __future__ import annotations
@@ -31,27 +31,23 @@ def give_one_opset(proto: onnx.ModelProto) -> bool:
 
 
 def _settle(proto: onnx.ModelProto, domain: str) -> bool:
-    version = _version(proto, domain)
-    others = [f for f in proto.functions if _version(f, domain) not in (0, version)]
-    if not version or not others:
+    own = _version(proto, domain)
+    functions = [function for function in proto.functions if _version(function, domain)]
+    others = {_version(function, domain) for function in functions} - {own}
+    if not own or not others:
         return False
-    for function in others:
-        if not _changed(function, domain, version):
-            _relabel(function, domain, version)
-    if all(_version(function, domain) == version for function in others):
-        return True
-    highest = max(_version(function, domain) for function in others)
-    if highest > version:
-        if _changed(proto, domain, highest):
-            _convert(proto, domain, highest)
-        _relabel(proto, domain, highest)
-    for function in proto.functions:
-        if _version(function, domain) not in (0, highest) and not _changed(function, domain, highest):
-            _relabel(function, domain, highest)
-    for function in proto.functions:
-        own, wanted = _version(function, domain), _version(proto, domain)
-        if own not in (0, wanted):
-            _refuse(f"function {function.name!r}", own, wanted, _changed(function, domain, wanted))
+    versions = (own, *sorted(others, reverse=True))
+    fitting = [v for v in versions if not any(_changed(function, domain, v) for function in functions)]
+    same = [v for v in fitting if not _changed(proto, domain, v)]
+    higher = [v for v in fitting if v > own]
+    chosen = (same + higher or [own])[0]
+    for function in functions:
+        if changed := _changed(function, domain, chosen):
+            _refuse(f"function {function.name!r}", _version(function, domain), chosen, changed)
+    if _changed(proto, domain, chosen):
+        _convert(proto, domain, chosen)
+    for holder in (proto, *functions):
+        _relabel(holder, domain, chosen)
     return True
 
 

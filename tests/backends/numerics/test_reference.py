@@ -135,7 +135,7 @@ _BERT = """
 @pytest.mark.slow
 def test_ids_of_fused_embeddings_stay_within_their_tables(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> {_BERT.replace("<", "<", 1)}'
+        f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> {_BERT}'
     )
     shapes = {"words": (5, 4), "positions": (4, 4), "kinds": (2, 4), "gamma": (4,), "beta": (4,)}
     del model.graph.initializer[:], model.graph.value_info[:]

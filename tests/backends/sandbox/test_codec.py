@@ -125,19 +125,6 @@ def test_a_dataclass_has_its_fields_alone() -> None:
         decode(measured.replace(b"latency_us", b"__class__x"))
 
 
-_RANGE_ARGUMENT = _call(b"builtins", b"range", b"\x8a\x05\x00\xe4\x0b\x54\x02")[2:-1]
-_MUCH = {
-    "bytearray": b"\x80\x05cbuiltins\nbytearray\nJ\x00\x00\x00\x10\x85R.",
-    "bytearray by name": _call(b"builtins", b"bytearray", b"J\x00\x00\x00\x40"),
-    "bytearray by size": b"\x80\x05\x96\x00\x00\x00\x40\x00\x00\x00\x00.",
-    "range": _call(b"builtins", b"range", b"\x8a\x05\x00\xe4\x0b\x54\x02"),
-    "set": _call(b"builtins", b"set", _RANGE_ARGUMENT),
-    "frozenset": _call(b"builtins", b"frozenset", _RANGE_ARGUMENT),
-    "memo": b"\x80\x05Nr\xff\xff\xff\x0f.",
-    "texts": b"",
-}
-
-
 def _shared_lists() -> list[object]:
     value: list[object] = ["text"] * 100
     for _ in range(4):
@@ -152,17 +139,31 @@ class _Texts(pickle.Pickler):
         return ("text", "object", (100,) * 5, _shared_lists()) if value is Ellipsis else None
 
 
+def _few_for_many_texts() -> bytes:
+    buffer = io.BytesIO()
+    _Texts(buffer, protocol=5).dump(Ellipsis)
+    return buffer.getvalue()
+
+
+_RANGE_ARGUMENT = _call(b"builtins", b"range", b"\x8a\x05\x00\xe4\x0b\x54\x02")[2:-1]
+_MUCH = {
+    "bytearray": b"\x80\x05cbuiltins\nbytearray\nJ\x00\x00\x00\x10\x85R.",
+    "bytearray by name": _call(b"builtins", b"bytearray", b"J\x00\x00\x00\x40"),
+    "bytearray by size": b"\x80\x05\x96\x00\x00\x00\x40\x00\x00\x00\x00.",
+    "range": _call(b"builtins", b"range", b"\x8a\x05\x00\xe4\x0b\x54\x02"),
+    "set": _call(b"builtins", b"set", _RANGE_ARGUMENT),
+    "frozenset": _call(b"builtins", b"frozenset", _RANGE_ARGUMENT),
+    "memo": b"\x80\x05Nr\xff\xff\xff\x0f.",
+    "texts": _few_for_many_texts(),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", _MUCH)
 def test_few_bytes_take_no_more_memory_than_there_is(what: str) -> None:
     """In a process of its own, whose limit is reached where anything large is made."""
-    data = _MUCH[what]
-    if what == "texts":
-        buffer = io.BytesIO()
-        _Texts(buffer, protocol=5).dump(Ellipsis)
-        data = buffer.getvalue()
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.apply(_refused, (data,)) < 200
+        assert pool.apply(_refused, (_MUCH[what],)) < 200
 
 
 def _refused(data: bytes) -> float:

@@ -227,6 +227,13 @@ def test_a_plan_that_fails_where_plans_are_searched_is_not_proven(tmp_path: Path
     assert report is not None and report["proof_attempts"] == 1 and report["proven"]
 
 
+def test_fewer_outputs_than_samples_are_no_score(tmp_path: Path) -> None:
+    outputs, samples = _one_hot(tmp_path, 4)
+    made = [{"y": y} for y in outputs[:3]]
+    with pytest.raises(ValueError, match="longer than argument 1"):
+        samples.items(parse_metric("top1"), made, samples.reference())
+
+
 def test_outputs_of_a_plan_are_not_kept(tmp_path: Path) -> None:
     """Logits of a language model are megabytes a sample."""
     outputs, samples = _one_hot(tmp_path, 50)

@@ -76,3 +76,14 @@ def test_the_target_to_fall_back_on_is_timed_before_faster_ones() -> None:
     comparisons.open(())
     baseline = comparisons.standings.baseline
     assert baseline is not None and baseline.name == f"single {THIRD}"
+
+
+def test_single_targets_measured_late_run_beside_the_leader() -> None:
+    world, timer = World(24, 3), StatedTimer({})
+    comparisons = _comparisons(world, timer)
+    comparisons.open(())
+    assert comparisons.joined_late({}).singles == comparisons.singles
+    assert len(timer.comparisons) == 1  # nothing joined, so nothing is timed
+    joined = comparisons.joined_late({THIRD: 3000.0})
+    assert [entry.name for entry in joined.singles] == [f"single {t}" for t in (FIRST, SECOND, THIRD)]
+    assert timer.comparisons[1:] == [{f"single {FIRST}", f"single {THIRD}"}]

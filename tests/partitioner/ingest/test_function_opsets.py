@@ -27,6 +27,7 @@ def _model(text: str, opset: int = 17) -> onnx.ModelProto:
         (17, 18, "Relu(a)", "Neg(h)", 17),
         (18, 17, "Relu(a)", "Neg(h)", 18),
         (17, 18, "Split<num_outputs = 1>(a)", "Neg(h)", 18),
+        (18, 17, "ReduceMax<axes = [0], keepdims = 0>(a)", "Neg(h)", 17),
         (12, 13, "Softmax(a)", "ReduceSum<axes = [0], keepdims = 0>(h)", 13),
     ],
 )
@@ -34,7 +35,7 @@ def test_functions_and_the_model_get_one_opset(
     model: int, opset: int, function: str, inside: str, after: int, tmp_path: Path
 ) -> None:
     proto = _model(_CALL.format(inside, opset, function), model)
-    if "ReduceSum" in inside:
+    if "Reduce" in inside + function:
         proto.graph.output[0].type.tensor_type.shape.ClearField("dim")
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     info = normalize(tmp_path / "m.onnx", tmp_path / "out", {})
@@ -44,13 +45,24 @@ def test_functions_and_the_model_get_one_opset(
     wanted = {
         "Relu(a)": -np.maximum(X, 0),
         "Split<num_outputs = 1>(a)": -X,
+        "ReduceMax<axes = [0], keepdims = 0>(a)": -X.max(),
         "Softmax(a)": np.sum(exp / exp.sum()),
     }
     np.testing.assert_allclose(run(info.path, {"x": X})["y"], wanted[function], rtol=1e-6)
 
 
 def test_function_of_an_opset_that_nothing_fits_is_refused(tmp_path: Path) -> None:
-    proto = _model(_CALL.format("Neg(h)", 17, "ReduceMax<axes = [0]>(a)"), 18)
+    split = "Split<num_outputs = 1>(h)"
+    proto = _model(_CALL.format(split, 17, "ReduceMax<axes = [0]>(a)"), 18)
+    unused = onnx.helper.make_function(
+        "mine",
+        "unused",
+        ["a"],
+        ["b"],
+        [onnx.helper.make_node("Relu", ["a"], ["b"])],
+        proto.opset_import[:1],
+    )
+    proto.functions.insert(0, unused)
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(ModelError, match=r"function 'f' is of opset 17 .*ReduceMax.*with one opset"):
         normalize(tmp_path / "m.onnx", tmp_path / "out", {})

@@ -121,9 +121,9 @@ def test_what_is_copied_imports_numpy_alone() -> None:
 
 def test_outputs_are_new_arrays_as_those_of_onnx_runtime(tmp_path: Path) -> None:
     """OpenVINO does not compute a cast to the same type, so an input is an output."""
-    free = {"x": (shape_models.FLOAT, ["batch", 4])}
+    free: tuple[int, shape_models.Dims] = shape_models.FLOAT, ["batch", 4]
     cast = helper.make_node("Cast", ["x"], ["same"], to=shape_models.FLOAT)
-    shape_models.save(tmp_path, [cast], free, {"same": free["x"]})
+    shape_models.save(tmp_path, [cast], {"x": free}, {"same": free})
     x_spec, same_spec = ({"name": n, "dtype": "float32", "shape": [None, 4]} for n in ("x", "same"))
     alone = {
         "runtime": "openvino",

@@ -68,6 +68,17 @@ def test_elements_that_rounding_decides_may_be_either(tmp_path: Path) -> None:
     assert status(tmp_path, TOP_K, LARGE, {"v": BEST, "i": Ranged(*places)}) == 1
 
 
+@pytest.mark.parametrize(
+    ("made", "expected"), [(1.5, 0), (2.0005, 0), (2.1, 1), (0.9995, 0), (np.nan, 1)]
+)
+def test_numbers_may_be_near_the_bounds_of_ties(tmp_path: Path, made: float, expected: int) -> None:
+    given = {"x": np.array([made], np.float32)}
+    wanted = Ranged(*(np.array([each], np.float32) for each in (1, 1, 2)))
+    body = "g (float[1] x) => (float[1] y) { y = Identity(x) }"
+    assert (output_error("max", [given["x"]], [wanted]) <= 1e-3) == (expected == 0)
+    assert status(tmp_path, body, given, {"y": wanted}) == expected
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
     ("wanted", "expected"),

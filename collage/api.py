@@ -51,10 +51,10 @@ def tune(
         certificates: the folder with this machine's certificate, for a scheduler on another one.
         on_event: is told about every step.
         cancel: stops the run when set.
-        evaluate: the name of a metric of the task, as `"top1"` (docs/task-metrics.md); or your own check,
-            a function or its name as `"module:function"`: gets a session with `run`, `inputs` and `outputs`,
-            returns a number (`collage.accuracy.evaluation`). Unless a tolerance is given too, it alone decides. One of
-            the options `max_drop`, `at_least` and `at_most` bounds it.
+        evaluate: the name of a metric of the task, as `"top1"` (docs/task-metrics.md); or your own check, a
+            function or its name as `"module:function"`. A check gets a session with `run`, `inputs` and
+            `outputs`, and returns a number (`collage.accuracy.evaluation`). Unless a tolerance is given too,
+            it alone decides. One of the options `max_drop`, `at_least` and `at_most` bounds it.
         labels: the truth of a metric, for each sample of `inputs`, as .npy or .npz; by default the
             outputs of the model itself are the truth.
         **options: the fields of `collage.options.TuneOptions`.

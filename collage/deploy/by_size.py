@@ -45,13 +45,14 @@ class Parts:
         sizes = self._sizes([array for _, array in given])
         extent = math.prod(sizes[name] for name in self._dims)
         chosen = next(c for c in self._classes if c["up_to"] is None or extent <= c["up_to"])
-        values = {name: array.copy() for name, array in self._constants.items()}
-        values.update((name, np.ascontiguousarray(a).reshape(a.shape)) for name, a in given)
+        values = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in given}
+        values |= self._constants
+        taken = list(values.values())
         for position in chosen["partitions"]:
             run, part, inputs, outputs = self._parts[position]
             made = run(part, inputs, outputs, [values[name] for name in inputs])
             values.update(zip((spec["name"] for spec in outputs), made, strict=True))
-        return [values[name] for name in names]
+        return _own([values[name] for name in names], taken)
 
     def _sizes(self, arrays: list[np.ndarray]) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -79,6 +80,15 @@ class Parts:
                         "again with a wider range"
                     )
         return sizes
+
+
+def _own(arrays: list[np.ndarray], taken: list[np.ndarray]) -> list[np.ndarray]:
+    """The same arrays, copied where they share memory with others; a part may pass its input on."""
+    found: list[np.ndarray] = []
+    for array in arrays:
+        is_shared = any(np.may_share_memory(array, other) for other in (*taken, *found))
+        found.append(array.copy() if is_shared else array)
+    return found
 
 
 def _onnxruntime(part: Any, names: Any, outputs: Any, arrays: list[np.ndarray]) -> Any:

@@ -279,7 +279,7 @@ def _version(distribution: str) -> str:
     for name in (distribution, f"{distribution}-gpu"):
         with contextlib.suppress(PackageNotFoundError):
             return version(name)
-    raise BadInputError(f"the plain model needs {distribution}: pip install {distribution}")
+    raise BadInputError(f"the package needs {distribution}: pip install {distribution}")
 
 
 def _copy_files(alone: Standalone, folder: Path, place: Path) -> dict[str, str]:

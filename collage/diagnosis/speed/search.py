@@ -58,7 +58,7 @@ class SpeedSearch:
     _other: Environment | None = field(init=False, default=None)
 
     def check(self) -> None:
-        """Find out whether what was asked can be compared with, before anything else runs.
+        """Check that the other target or environment can be used, before anything runs.
 
         Raises:
             BadInputError: the other target or environment cannot be used.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -84,9 +85,13 @@ def test_files_that_a_variant_has_no_longer_are_removed(artifact: Path, package:
     old = package / own / "partition-7" / "model.onnx"
     old.parent.mkdir()
     old.write_bytes(b"old")
+    outside = package.parent / "outside.txt"
+    outside.write_bytes(b"mine")
     sign(package)
+    with (package / runner.SUMS).open("a", encoding="utf-8") as sums:
+        sums.write(f"{hashlib.sha256(b'mine').hexdigest()}  {own}/../../outside.txt\n")
     write_package(artifact, package, 1)
-    assert not old.exists()
+    assert not old.exists() and outside.read_bytes() == b"mine"
     runner.Session(package).close()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import helper
 
 from collage.deploy import by_size, runner
 from collage.deploy.package import PLAIN, write_package
@@ -116,6 +117,34 @@ def test_what_is_copied_imports_numpy_alone() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
     assert imported == {"__future__", "math", "pathlib", "typing", "numpy"}
+
+
+def test_outputs_are_new_arrays_as_those_of_onnx_runtime(tmp_path: Path) -> None:
+    """OpenVINO does not compute a cast to the same type, so an input is an output."""
+    free: tuple[int, shape_models.Dims] = shape_models.FLOAT, ["batch", 4]
+    cast = helper.make_node("Cast", ["x"], ["same"], to=shape_models.FLOAT)
+    shape_models.save(tmp_path, [cast], {"x": free}, {"same": free})
+    x_spec, same_spec = ({"name": n, "dtype": "float32", "shape": [None, 4]} for n in ("x", "same"))
+    alone = {
+        "runtime": "openvino",
+        "files": {"model": "m.onnx"},
+        "settings": {"properties": {}, "ports": [0], "passed": {"0": 0}},
+        "inputs": [x_spec],
+        "outputs": [same_spec],
+    }
+    part = {
+        "inputs": [{**x_spec, "shape": ["batch", 4]}],
+        "dims": {"batch": [1, 8, 1]},
+        "classes": [{"up_to": None, "partitions": [0]}],
+        "partitions": [alone],
+    }
+    x, weight = np.ones((2, 4), np.float32), np.ones(3, np.float32)
+    parts = by_size.Parts(tmp_path, part, runner.PARTS, {"w": weight})
+    for names in (["same", "same"], ["x", "w", "w"]):
+        made = parts.run(names, {"x": x})
+        for array in made:
+            array += 1
+        assert all((array == 2).all() for array in (*made, x + 1, weight + 1))
 
 
 def test_mnn_takes_every_size_there(tmp_path: Path) -> None:

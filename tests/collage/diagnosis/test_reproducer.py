@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from collage.backends.numerics.comparison import METRICS, Expected, Ranged
+from collage.backends.numerics.comparison import METRICS, Expected, Ranged, output_error
 from collage.diagnosis.reproducing.reproducer import run_script, types_of, write_values
 from collage.diagnosis.reproducing.scripts import comparing_script
 from collage.partitioner.target import Target
@@ -68,6 +68,17 @@ def test_elements_that_rounding_decides_may_be_either(tmp_path: Path) -> None:
     assert status(tmp_path, TOP_K, LARGE, {"v": BEST, "i": Ranged(*places)}) == 1
 
 
+@pytest.mark.parametrize(
+    ("made", "expected"), [(1.5, 0), (2.0005, 0), (2.1, 1), (0.9995, 0), (np.nan, 1)]
+)
+def test_numbers_may_be_near_the_bounds_of_ties(tmp_path: Path, made: float, expected: int) -> None:
+    given = {"x": np.array([made], np.float32)}
+    wanted = Ranged(*(np.array([each], np.float32) for each in (1, 1, 2)))
+    body = "g (float[1] x) => (float[1] y) { y = Identity(x) }"
+    assert (output_error("max", [given["x"]], [wanted]) <= 1e-3) == (expected == 0)
+    assert status(tmp_path, body, given, {"y": wanted}) == expected
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
     ("wanted", "expected"),
@@ -76,6 +87,9 @@ def test_elements_that_rounding_decides_may_be_either(tmp_path: Path) -> None:
         ([-np.inf, 9.0, 3.0, np.nan], 1),
         ([-1.0, 0.0, 3.0, np.nan], 1),
         ([-np.inf, 0.0, 3.0, 1.0], 1),
+        ([-np.inf, 0.0, 3.0, -np.inf], 1),
+        ([np.inf, 0.0, 3.0, np.nan], 1),
+        ([np.nan, -np.inf, 3.0, np.nan], 0),
     ],
 )
 def test_infinities_and_nan_hide_nothing(
@@ -86,6 +100,18 @@ def test_infinities_and_nan_hide_nothing(
     body = "g (float[4] x) => (float[4] y) { y = Log(x) }"
     told = {"y": np.array(wanted, np.float32)}
     assert status(tmp_path, body, given, told, metric=metric) == expected
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = output_error(metric, [np.log(given["x"])], [told["y"]])
+    assert (error <= 1e-3) == (expected == 0)
+
+
+def test_infinities_hide_no_other_largest_element(tmp_path: Path) -> None:
+    """The logarithms of 0, 0.1 and 0.5 are all below 0."""
+    given = {"x": np.array([0, 0.1, 0.5], np.float32)}
+    body = "g (float[3] x) => (float[3] y) { y = Log(x) }"
+    told = {"y": np.array([-np.inf, -0.7, -2.3], np.float32)}
+    assert output_error("top1", [np.array([-np.inf, -2.3, -0.7], np.float32)], [told["y"]]) == 1.0
+    assert status(tmp_path, body, given, told, metric="top1") == 1
 
 
 @pytest.mark.parametrize("metric", METRICS)

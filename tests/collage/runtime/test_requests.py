@@ -193,12 +193,14 @@ def test_requests_that_wait_fill_the_next_calls() -> None:
     requests.close()
 
 
-@pytest.mark.slow
 def test_oldest_request_waits_for_others_a_share_of_a_call() -> None:
-    executor = Doubling(0.5)
+    executor = Doubling()
     requests = pool(executor)
-    requests._delay_s = 60.0  # as after a long call
-    begun = [requests.submit(["y"], feed(float(i))) for i in range(ROWS)]
+    requests._queue.delay_s = 60.0  # as after a long call
+    begun = []
+    for i in range(ROWS):
+        begun.append(requests.submit(["y"], feed(float(i))))
+        time.sleep(0.01)
     assert [each.result(30)[0][0, 0] for each in begun] == [0.0, 2.0, 4.0, 6.0]
     assert len(executor.calls) == 1
     requests.close()

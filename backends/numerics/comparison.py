@@ -60,7 +60,10 @@ class Ranged:
         if is_measured(actual.dtype):
             arrays = (actual, self.value, self.low, self.high)
             own, value, low, high = (a[where].astype(np.float64) for a in arrays)
-            counted[where] = value + own - np.clip(own, low, high)
+            bounded = np.clip(own, low, high)
+            # Infinities have no difference.
+            beyond = np.subtract(own, bounded, out=np.zeros_like(own), where=own != bounded)
+            counted[where] = np.where(np.isfinite(value) | (beyond == 0), value + beyond, own)
         else:
             inside = where & (self.low <= actual) & (actual <= self.high)
             counted[inside] = self.value[inside]

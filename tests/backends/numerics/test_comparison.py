@@ -173,3 +173,22 @@ def test_tied_truth_value_is_right_either_way() -> None:
     wanted = Ranged(*(np.array(a) for a in ([True, False], [True, False], [True, True])))
     assert output_error("max", [np.array([True, True])], [wanted]) == 0
     assert output_error("max", [np.array([False, True])], [wanted]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "own", "counted"),
+    [
+        (-np.inf, -np.inf, 2.0, -np.inf, -np.inf),
+        (-np.inf, -np.inf, 2.0, 1.0, -np.inf),
+        (-np.inf, -np.inf, 2.0, 5.0, 5.0),
+        (1.0, -np.inf, 2.0, -np.inf, 1.0),
+        (1.0, 0.0, 2.0, np.inf, np.inf),
+        (1.0, 0.0, 2.0, 2.5, 1.5),
+    ],
+)
+def test_a_tie_may_have_infinite_bounds(
+    value: float, low: float, high: float, own: float, counted: float
+) -> None:
+    arrays = (np.array([number, 0.0], np.float32) for number in (value, low, high))
+    judged = Ranged(*arrays).judged(np.array([own, 0.0], np.float32))
+    np.testing.assert_array_equal(judged, np.array([counted, 0.0], np.float32))

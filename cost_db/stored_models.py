@@ -32,9 +32,8 @@ class RegisteredBlob:
     size_bytes: int
     media_type: str
     created_at: datetime
-    is_new: bool = field(
-        default=False, compare=False
-    )  # of what `BlobRegister.add` gave: made by that call
+    # Whether the `BlobRegister.add` that gave this made the row.
+    is_new: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

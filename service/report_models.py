@@ -165,7 +165,7 @@ class EvaluationView(Stored):
     samples: int = Field(description="Held-out samples of the proof.")
     proof_attempts: int | None = Field(
         default=None,
-        description="Plans that these were shown; all their intervals together hold with 95 %.",
+        description="Plans scored on the held-out samples; all their intervals together hold with 95 %.",
     )
     searched_samples: int = Field(description="Samples that plans were chosen by.")
     proven: bool = Field(description="Whether the whole interval keeps the bound.")

@@ -226,16 +226,7 @@ class WatchStore:
 
     def last_measured(self, watch_id: str) -> Mapping[str, Any] | None:
         """The last measurement of the server's own environment, or None."""
-        statement = (
-            sa.select(watch_runs.c.measured)
-            .where(watch_runs.c.watch_id == watch_id, watch_runs.c.measured.is_not(None))
-            .order_by(watch_runs.c.number.desc())
-            .limit(1)
-        )
-        found: Mapping[str, Any] | None = self._connections.read(
-            lambda connection: connection.execute(statement).scalar()
-        )
-        return found
+        return next(iter(self.measurements(watch_id, limit=1)), None)
 
     def measurements(self, watch_id: str, limit: int = _MOST_SHOWN) -> tuple[Mapping[str, Any], ...]:
         """The newest measurements of the server's own environment, the oldest of them first."""

@@ -36,6 +36,7 @@ _environment.filters.update(
     ratio=formats.ratio,
     size=formats.size,
     seconds=formats.seconds,
+    sentence=formats.sentence,
     significant=formats.significant,
     words=formats.words,
     chip=formats.chip,

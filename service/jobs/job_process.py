@@ -49,7 +49,7 @@ class Request:
     certificates: str | None = None
     kind: str = "tune"
     environments: dict[str, str] = field(default_factory=dict)  # interpreters by name
-    history: list[dict[str, Any]] = field(default_factory=list)  # of a watch: its last measurement
+    history: list[dict[str, Any]] = field(default_factory=list)  # of a watch, what it compares with
 
 
 def main(messages: int) -> None:

@@ -17,11 +17,16 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-# The server's own: jobs are told of their database, and sign and sign in nothing.
+# The server alone sends webhooks and traces and reaches the blob store; a job's request names its database.
 _SECRETS = frozenset(
     {
-        *("COLLAGE_WEBHOOK_SECRET", "COLLAGE_DATABASE_URL", "COLLAGE_TOKEN"),
-        *("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+        "COLLAGE_WEBHOOK_SECRET",
+        "COLLAGE_DATABASE_URL",
+        "COLLAGE_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
     }
 )
 

@@ -90,7 +90,7 @@ class Watching:
         )
 
     def history(self, job: Job) -> list[dict[str, Any]]:
-        """What a job of a watch needs of earlier measurements: the one to compare with, and the last; none of other jobs."""
+        """The earlier measurements that a job of a watch needs: its baseline, and the last; [] for other jobs."""
         if job.kind != "watch":
             return []
         records = self._watches.measurements(job.spec["watch"])

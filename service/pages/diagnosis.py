@@ -10,6 +10,7 @@ from typing import Any
 from collage.diagnosis.untried import untried
 from collage.report.verdict import title
 from collage.service.pages.answer import Banner, Tone
+from collage.service.pages.formats import sentence
 
 _LEAST_ERROR = 1e-9  # smaller ones are drawn as this
 _SHOWN = 3
@@ -94,8 +95,7 @@ def watch_banner(report: Mapping[str, Any]) -> Banner:
         "same": "Nothing changed",
     }[chosen["verdict"]]
     tone: Tone = "bad" if worst else "good" if faster else "same"
-    reason = str(chosen["reason"])
-    return Banner(tone, said, f"{reason[:1].upper()}{reason[1:]}.", None)
+    return Banner(tone, said, sentence(str(chosen["reason"])), None)
 
 
 def _faults(name: str, culprits: list[Mapping[str, Any]]) -> Banner:

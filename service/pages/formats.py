@@ -75,6 +75,11 @@ def duration(begin: datetime | None, end: datetime | None) -> str:
     return _NONE if begin is None or end is None else seconds((end - begin).total_seconds())
 
 
+def sentence(text: str) -> str:
+    """A text as a sentence: a capital first, all other letters as they are, a period."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def moment(at: datetime | str | None) -> Markup:
     """A moment as an element; page.js shows it in the reader's own time, with UTC on hover."""
     if isinstance(at, str):

@@ -119,9 +119,8 @@ class GraphCache:
     ) -> _Outcome:
         try:
             value = await turns.run(caller, read)
-            # A busy machine may be why: it is tried again some time.
-            fails = "problem" in value
-            made = _Outcome(value, until=_soon() if fails else float("inf"))
+            # A busy machine may be why a file has a problem, so that is forgotten.
+            made = _Outcome(value, until=_soon()) if "problem" in value else _Outcome(value)
         except ChildFailed as failure:
             made = _Outcome(error=failure, until=0.0 if failure.kind == "killed" else _soon())
         except Exception as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import resource
+import select
 import socket
 import time
 from urllib.parse import urlsplit
@@ -102,12 +104,13 @@ def test_idle_connections_give_way(
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 60.0)
     monkeypatch.setattr(connections, "_most_connections", lambda: 20)
-    idle = [_open(shared_server) for _ in range(40)]
-    with _open(shared_server) as client:
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(_open(shared_server)) for _ in range(40)]
+        client = stack.enter_context(_open(shared_server))
         client.sendall(_REQUEST + b"\r\n")
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
-    for each in idle:
-        each.close()
+        ended, _, _ = select.select(idle, [], [], 0)
+        assert len(ended) >= 20 and all(_is_ended(each) for each in ended)
 
 
 def test_half_of_the_descriptors_are_for_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,9 @@ def _ended_s(server: RunningServer) -> float:
 def test_a_process_has_none_of_the_servers_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("COLLAGE_WEBHOOK_SECRET", "COLLAGE_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"):
+    settings = ("COLLAGE_WEBHOOK_SECRET", "COLLAGE_DATABASE_URL", "COLLAGE_TOKEN")
+    others = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS")
+    for name in (*settings, *others):
         monkeypatch.setenv(name, "known to the server alone")
     monkeypatch.setenv("COLLAGE_HOST_LABEL", "known to all")
     pool = WarmProcesses(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collage.report.shapes import class_texts, memory_text
 from collage.service.http.html import _environment, render
+from collage.service.jobs.kinds import summary_of
 from collage.service.pages.answer import banner, plan_bars
 from collage.service.pages.comparison import moved, option_rows, plan_rows
 from collage.service.pages.diagnosis import diagnosis_banner
@@ -130,3 +131,13 @@ def test_a_target_is_not_called_right_where_not_all_ran() -> None:
     assert left.tone == "warn" and "1 of 2 regions was not tried" in left.sentence
     right = diagnosis_banner(slow_diagnosis())
     assert "slow in one region" in right.headline
+    reports = (diagnosis(faults={**faults, "regions": regions}), slow_diagnosis())
+    assert [summary_of("diagnose", each)["is_right"] for each in reports] == [False, True]
+
+
+def test_regions_that_were_not_timed_are_not_called_fast() -> None:
+    speed = {**slow_diagnosis()["speed"], "regions": []}
+    note = "not in blocks: MNN refuses one"
+    timed, not_timed = (slow_diagnosis() | {"speed": each} for each in (speed, {**speed, "note": note}))
+    assert diagnosis_banner(timed).headline.endswith(", and no region is slow")
+    assert diagnosis_banner(not_timed).headline.endswith("is right on every node")

@@ -53,6 +53,10 @@ def test_moments_carry_their_zone() -> None:
     assert formats.moment("<soon>") == "&lt;soon&gt;"
 
 
+def test_a_sentence_keeps_the_names_in_it() -> None:
+    assert formats.sentence("the guard of MNN refuses Conv") == "The guard of MNN refuses Conv."
+
+
 def test_default_options_are_left_out() -> None:
     known = {
         "openvino": [{"name": "precision", "default": "f32"}, {"name": "hint", "default": "latency"}]

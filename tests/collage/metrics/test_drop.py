@@ -85,9 +85,9 @@ def test_needed_numbers_near_the_bound_come_at_once(
     share: float, limit: float, needed: int | None
 ) -> None:
     """The normal approximation is z² p (1 - p) / (limit - p)²."""
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     found = samples_for_share(share, limit)
-    assert time.monotonic() - begin_s < 0.5
+    assert time.process_time() - begin_s < 2.0  # of the processor, however busy it is
     assert found == (None if needed is None else pytest.approx(needed, rel=0.02))
 
 

@@ -45,10 +45,13 @@ class TimedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        was_in_body = self._is_in_body
         super().data_received(data)
         if self._is_idle():
             self._wait_for_head()
-            self._head_bytes = 0 if self._is_in_body else self._head_bytes + len(data)
+            # The end of a body that nobody reads is no head, however much comes at once.
+            is_body = was_in_body or self._is_in_body
+            self._head_bytes = 0 if is_body else self._head_bytes + len(data)
             if self._head_bytes > _HEAD_BYTES:
                 self.transport.abort()
         else:

@@ -67,6 +67,20 @@ def test_a_later_head_must_be_whole_too(shared_server: RunningServer) -> None:
         assert _is_ended(client) and time.monotonic() < begin + 3
 
 
+def test_a_refused_body_leaves_the_connection(shared_server: RunningServer) -> None:
+    head = b"POST /v1/nothing HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 8000000\r\n\r\n"
+    with _open(shared_server) as client:
+        client.sendall(head)
+        refused = http.client.HTTPResponse(client)
+        refused.begin()
+        assert refused.status == 404 and refused.read()
+        client.sendall(b"x" * 8_000_000)
+        client.sendall(_REQUEST + b"\r\n")
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.status == 200
+
+
 @pytest.mark.slow
 def test_a_body_that_nobody_reads_ends(shared_server: RunningServer) -> None:
     with _open(shared_server) as client, pytest.raises(OSError):

@@ -33,6 +33,10 @@ def main() -> None:
     parser.add_argument("--percent", type=int, default=10, help="by how much it is slower")
     parser.add_argument("--slow-us", type=int, default=2000, help="what the operator takes")
     parser.add_argument("--load", type=int, default=1, help="busy processes beside it")
+    parser.add_argument(
+        "--model", type=Path, help="compare this model instead, whose operators are all as fast"
+    )
+    parser.add_argument("--targets", nargs="+", default=["onnxruntime"], help="of that model")
     parser.add_argument("--minutes", type=float, help="begin no comparison that would end later")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as owned:
@@ -43,9 +47,10 @@ def main() -> None:
             busy = subprocess.Popen([sys.executable, "-c", _LOAD])
             owned.callback(busy.kill)
         onnx.save(long_model(20), folder / "m.onnx")
+        planted_target = f"planted -slow={_SLOW_NODE} -slow_us={given.slow_us}"
         artifact = collage.tune(
-            folder / "m.onnx",
-            [f"planted -slow={_SLOW_NODE} -slow_us={given.slow_us}"],
+            given.model or folder / "m.onnx",
+            given.targets if given.model else [planted_target],
             output=folder / "tuned.onnx",
             database=f"sqlite:///{folder / 'c.db'}",
             strategy="single",
@@ -59,7 +64,7 @@ def main() -> None:
         told, done = {"equal": 0, "slower": 0}, {"equal": 0, "slower": 0}
         end = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
         longest_s = 0.0
-        for what in _order(given.equal, given.slower):
+        for what in _order(given.equal, 0 if given.model else given.slower):
             begin = time.monotonic()
             if begin + longest_s > end:
                 print(f"the {given.minutes:g} minutes are up", flush=True)

@@ -228,7 +228,7 @@ class WatchRunView(_Answer):
     interval: tuple[float, float] | None = Field(description="95 % interval of the ratio.")
     reason: str
     latency_us: list[float] | None = Field(
-        description="Of each build on this server; null beside another environment's run."
+        description="Of each build on this server; of a job's runs the first alone has it."
     )
     over_yardstick: list[float] | None = Field(
         description="The same over a fixed computation's time, which compares between days."

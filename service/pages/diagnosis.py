@@ -114,7 +114,8 @@ def _largest(report: Mapping[str, Any]) -> str:
     numbers = [error for error in errors if isinstance(error, int | float)]
     if not numbers:
         return ""
-    return f"Its largest error is {max(numbers):.1e}, of {report['tolerance']:g} that are allowed."
+    error = f"{max(numbers):.1e}".replace("-", "\N{NON-BREAKING HYPHEN}")
+    return f"Its largest error is {error}, of {report['tolerance']:g} that are allowed."
 
 
 def depth_chart(report: Mapping[str, Any]) -> DepthChart | None:

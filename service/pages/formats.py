@@ -62,6 +62,8 @@ def seconds(spent_s: float | None) -> str:
     """A duration: 4.2 s, 3 min 20 s, 2 h 5 min."""
     if spent_s is None:
         return _NONE
+    if 0 < spent_s < 0.1:
+        return f"{significant(1000 * spent_s, 2)} ms"
     if spent_s < 60:
         return f"{significant(max(spent_s, 0.0), 2) if spent_s < 10 else f'{spent_s:.0f}'} s"
     minutes, rest = divmod(round(spent_s), 60)

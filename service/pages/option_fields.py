@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from collage.metrics.names import METRICS
+from collage.objective import GOALS
 from collage.options import TuneOptions
 
 Control = Literal["number", "integer", "check", "choice", "lines", "json", "text"]
@@ -47,7 +48,10 @@ _HELPS = {
     "at_least": "Of the metric itself; give this or a drop.",
     "at_most": "Of the metric itself, where less is better.",
 }
-_PROPOSED = {"evaluate": tuple("topk=5" if name == "topk" else name for name in METRICS)}
+_PROPOSED = {
+    "evaluate": tuple("topk=5" if name == "topk" else name for name in METRICS),
+    "objective": (*GOALS, "latency=0.5,throughput=0.3,memory=0.2"),
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def _field(name: str, entry: Mapping[str, Any]) -> OptionField:
         name=name,
         label=label,
         help=_HELPS.get(name, str(entry.get("description", ""))),
-        control=_control(entry),
+        control="text" if name in _PROPOSED else _control(entry),
         default=entry.get("default"),
         choices=tuple(str(each) for each in entry.get("enum", ())),
         proposed=_PROPOSED.get(name, ()),

@@ -26,7 +26,7 @@
   };
   const style = () => [
     { selector: "node", style: { "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap", "text-valign": "center",
-      "font-size": 13, "line-height": 1.25, "color": theme("--ink"), "border-width": 2, "border-color": "data(color)", "background-color": theme("--raised"), "min-zoomed-font-size": 6 } },
+      "font-size": 16, "line-height": 1.25, "color": theme("--ink"), "border-width": 2, "border-color": "data(color)", "background-color": theme("--raised"), "min-zoomed-font-size": 6 } },
     { selector: "node.part:childless", style: { "text-max-width": W - 16, "background-fill": "linear-gradient", "background-gradient-direction": "to-right",
       "background-gradient-stop-colors": (node) => node.data("stops"), "background-gradient-stop-positions": (node) => node.data("positions") } },
     { selector: "node:parent", style: { "text-valign": "top", "text-halign": "center", "text-margin-y": -4, "background-color": "data(color)", "background-opacity": 0.12, "padding": 16 } },
@@ -136,8 +136,10 @@
     bar.max = 1;
     bar.value = share(part);
     bar.setAttribute("aria-label", `${Math.round(share(part) * 100)} % of the time`);
+    const shown = document.createElement("span");
+    shown.append(bar, ` ${Math.round(share(part) * 100)} %`);
     const often = Object.entries(part.operators).slice(0, 4).map(([op, count]) => `${op} × ${count}`).join(", ");
-    [button, chip(part.target), String(part.nodes.length), latency(part.latency_us, slowest), part.latency_us == null ? "–" : bar, often].forEach((content, i) => {
+    [button, chip(part.target), String(part.nodes.length), latency(part.latency_us, slowest), part.latency_us == null ? "–" : shown, often].forEach((content, i) => {
       const cell = row.insertCell();
       cell.append(content);
       cell.dataset.label = ["Partition", "Target", "Operators", "Time", "Share", "Most frequent"][i];

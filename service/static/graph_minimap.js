@@ -2,19 +2,21 @@
 "use strict";
 window.collageMinimap = (cy) => {
   const canvas = document.getElementById("minimap");
+  const most = { w: canvas.width, h: canvas.height };
   const paint = canvas.getContext("2d");
   let frame = null;
   function scale() {
     const box = cy.elements().boundingBox();
-    return { box, by: Math.min(canvas.width / (box.w || 1), canvas.height / (box.h || 1)) };
+    return { box, by: Math.min(most.w / (box.w || 1), most.h / (box.h || 1)) };
   }
   function draw() {
     frame = null;
     const { box, by } = scale();
     const seen = cy.extent();
-    canvas.hidden = seen.w >= box.w * 0.98 && seen.h >= box.h * 0.98;
+    canvas.hidden = seen.w >= box.w * 0.85 && seen.h >= box.h * 0.85;
     if (canvas.hidden) return;
-    paint.clearRect(0, 0, canvas.width, canvas.height);
+    canvas.width = Math.ceil(box.w * by);  // this clears it
+    canvas.height = Math.ceil(box.h * by);
     cy.nodes().forEach((node) => {
       if (node.isParent()) return;
       const at = node.position();

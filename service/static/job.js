@@ -128,7 +128,7 @@
     chart = new uPlot({
       width: box.clientWidth, height: 260, legend: { show: false }, cursor: { drag: { x: false, y: false } },
       scales: { x: { time: false, range: [0, end || 1] }, y: { range: (_, low, high) => bounds(low, high) } },
-      axes: [{ ...axis, label: "seconds", labelSize: 18, labelFont: "12px system-ui", size: 34 }, { ...axis, label: "ms", labelSize: 18, labelFont: "12px system-ui", size: 56 }],
+      axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => +tick.toPrecision(3)), label: "seconds", labelSize: 18, labelFont: "12px system-ui", size: 34 }, { ...axis, label: "ms", labelSize: 18, labelFont: "12px system-ui", size: 56 }],
       series: [{}, ...targets.map((target) => ({ label: target, stroke: of(target), width: 1.5, dash: [6, 4], paths: stepped, points: { show: false } })),
         { label: "best", stroke: theme("--ink"), width: 3, paths: stepped, points: { show: false } }],
     }, [[...series.at, end], ...targets.map((target) => on(series.singles.get(target))), on(series.best)], box);
@@ -158,7 +158,8 @@
     if (told) {
       const left = told.remaining == null ? null : told.remaining - (Date.now() - told.at) / 1000;
       at("remaining").textContent = left == null ? "–" : left > 1 ? "about " + spell(left) : "finishing";
-      if (told.share != null) at("bar").value = told.share;
+      // The bar goes on between events as the remaining time does.
+      if (told.share != null) at("bar").value = told.remaining ? 1 - (1 - told.share) * Math.max(0, left) / told.remaining : told.share;
       return;
     }
     at("remaining").textContent = elapsed < limit ? "at most " + spell(limit - elapsed) : "past the limit, finishing";

@@ -1,7 +1,7 @@
 // The list of jobs: Compare needs two; what is chosen stays when the rows come anew.
 "use strict";
 (() => {
-  const chosen = new Set();
+  const chosen = new Set(new URLSearchParams(location.search).getAll("pick"));
   function mark() {
     for (const box of document.querySelectorAll("input[name=job]")) box.checked = chosen.has(box.value);
     const button = document.getElementById("compare");

@@ -180,7 +180,11 @@
       const facts = await fetch(`/new/models/${model}`);
       const said = await facts.json().catch(() => ({ detail: facts.statusText }));
       if (request !== sending) return;
-      if (!facts.ok) { refuse(said.detail); return; }
+      if (!facts.ok) {
+        // The server keeps a lone file as model.onnx; people know it by its own name.
+        refuse(chosen.name.endsWith(".onnx") ? said.detail.replace("model.onnx", () => chosen.name) : said.detail);
+        return;
+      }
       at("model-note").textContent = said.free.length ? `${chosen.name}: say the sizes of its free dimensions.` : `${chosen.name} is ready.`;
       at("ready").textContent = "";
       showFacts(said);

@@ -79,6 +79,7 @@ def test_search_finds_and_shows_an_operator(page: Page, server: RunningServer) -
     expect(detail).to_contain_text("n17")
     expect(detail).to_contain_text("float32 1×8")
     assert "node=n17" in page.url
+    page.wait_for_timeout(400)  # the graph moves there
     shoot(page, "graph-node")
     _open(page, server, page.url.split("/jobs/")[1])
     page.reload()
@@ -96,6 +97,7 @@ def test_pins_by_clicking_make_another_job(page: Page, server: RunningServer) ->
     page.click("text=Pin here")
     pins = page.locator("#pin-list")
     expect(pins).to_contain_text("n0=openvino")
+    page.wait_for_timeout(400)  # the graph moves there
     shoot(page, "graph-pins")
     before = page.url
     page.click("text=Tune again with these pins")

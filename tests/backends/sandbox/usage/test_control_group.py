@@ -27,6 +27,12 @@ needs_group = pytest.mark.skipif(
 needs_memory = pytest.mark.skipif(
     _HERE is None or not _HERE.memory, reason="no control group (v2) with memory limits here"
 )
+needs_processes = pytest.mark.skipif(
+    _HERE is None or not _HERE.processes, reason="no control group (v2) with limits on processes here"
+)
+_FORKER = "import os, sys\nos.write(int(sys.argv[1]), b'0')\n" + (
+    "from tests.backends.sandbox.attacks import fork_without_end\nprint(fork_without_end(), flush=True)\n"
+)
 # Prints once it is inside, starts one more in a session of its own, and stays.
 _MEMBER = (
     "import os, subprocess, sys, time\n"
@@ -110,6 +116,26 @@ def test_kernel_ends_a_child_at_its_memory() -> None:
         )
     assert caught.value.kind == "out_of_memory"
     assert "COLLAGE_CHILD_MEMORY_BYTES" in caught.value.reason
+
+
+@needs_processes
+def test_a_group_has_no_more_processes_than_its_limit() -> None:
+    assert _HERE is not None
+    group = _HERE.make(1 << 30, 20)
+    try:
+        enter = group.open()
+        forker = subprocess.Popen(
+            [sys.executable, "-c", _FORKER, str(enter)],
+            pass_fds=[enter],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        os.close(enter)
+        assert forker.stdout is not None
+        assert forker.stdout.readline() == "20\n"
+    finally:
+        group.remove()
+    forker.communicate()
 
 
 def test_kills_of_the_kernel_are_counted(tmp_path: Path) -> None:

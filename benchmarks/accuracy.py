@@ -23,7 +23,7 @@ from typing import Any
 import collage
 from benchmarks.support.models import benchmark_model, name_or_file
 from benchmarks.support.results import geomean, here, measured_before, write_inputs, write_table
-from collage.accuracy.target_choice import EXACT_ERROR
+from collage.accuracy.target_choice import exact_limit
 from collage.artifact.export import read_plan_file
 from collage.backends.numerics.comparison import METRICS, Metric
 from collage.events import Event, Listener, ignore
@@ -162,15 +162,26 @@ def _compared(
         ours = {budget: _entry(model, plan, singles, budget) for budget, plan in plans.items()}
         timer.time([*singles, *(entry for entry in ours.values() if entry not in singles)])
     timed = [entry for entry in singles if entry.timed]
-    exact = [entry for entry in timed if (entry.error or 0.0) <= EXACT_ERROR]
+    found = {
+        e.name: {"latency_us": e.latency_us, "error": e.error, "exactness": e.exactness} for e in timed
+    }
+    exact = [entry for entry in timed if entry.name in _exact(found)]
     if not exact:
         return {"error": "no fp32 target runs it"}
     best = min(exact, key=lambda entry: entry.ratio)
     return {
-        "singles": {e.name: {"latency_us": e.latency_us, "error": e.error} for e in timed},
+        "singles": found,
         "best_fp32": best.name,
         "budgets": {budget: _against(best, entry) for budget, entry in ours.items()},
     }
+
+
+def _exact(singles: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The targets that compute the whole model as fp32 does."""
+    # Older rows have the error by the chosen metric alone.
+    errors = {name: found.get("exactness", found["error"]) or 0.0 for name, found in singles.items()}
+    limit = exact_limit(errors.values())
+    return {name for name, error in errors.items() if error <= limit}
 
 
 def _entry(
@@ -233,11 +244,11 @@ def _table(rows: Mapping[str, Any], settings: Mapping[str, str]) -> str:
             why = row.get("error", "tuned, and not compared yet")
             lines.append(f"| {name} | {why} | |{' | |' * len(budgets)}")
             continue
-        best_us = row["singles"][row["best_fp32"]]["latency_us"]
+        best_us, exact = row["singles"][row["best_fp32"]]["latency_us"], _exact(row["singles"])
         reduced = ", ".join(
             f"{best_us / single['latency_us']:.2f} at {single['error']:.1e}"
-            for single in row["singles"].values()
-            if (single["error"] or 0.0) > EXACT_ERROR
+            for target, single in row["singles"].items()
+            if target not in exact
         )
         bounds = row.get("bounds", {})
         cells = " | ".join(

@@ -11,7 +11,9 @@ whatever it is told to. `decode` therefore makes only
 Anything else raises `UnsafeValueError`, and so does a value that is nested too deep or too large when all
 that it shares is counted each time: few bytes can stand for more than any memory holds. Nor may reading take
 much more memory than the bytes have, or change what it names: no function makes a container from what stands
-for more, and no code sets attributes, which would reach those of a class.
+for more, and no code sets attributes, which would reach those of a class. Nor may it take much more time: keys
+can be chosen that all have one hash, so that each is compared with all before it. So no code fills a dict or a
+set; `decode` makes them from lists of keys that it has looked at.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import itertools
 import pickle
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -31,18 +34,22 @@ import numpy as np
 
 OWN_PACKAGES = frozenset({"collage"})
 
-# Sets and bytearrays come by codes of their own; a call could make a large one of a number or a range.
+# A call of set or bytearray could make a large one of a number or a range.
 _BUILTINS = frozenset({"complex", "slice"})
 # Nearly all of what is encoded; a look at them first is quick.
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple})
+_SETS: dict[str, type[set[Any]] | type[frozenset[Any]]] = {"set": set, "frozenset": frozenset}
 _MOST_ITEMS, _MOST_DEPTH = 10_000_000, 100
+_HASHED_AT_ONCE = (type(None), float, str, bytes, frozenset, enum.Enum, PurePath, np.generic)
+# Of keys of our own few have the hash of another one, as -1 has that of -2.
+_MOST_ALIKE = 100
 _PATHS = frozenset({"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"})
 
 
 # The codes that `encode` writes, with the bytes of their argument, or of the length of what follows. Of the
 # others some set attributes, and some let a few bytes take much memory: a number of the memo makes it so large.
 _ARGUMENTS = {
-    **dict.fromkeys(b".()}]aestuNQR01\x85\x86\x87\x88\x89\x8f\x90\x91\x93\x94", 0),
+    **dict.fromkeys(b".()]aetNQR01\x85\x86\x87\x88\x89\x93\x94", 0),
     **{ord("h"): 1, ord("j"): 4, ord("K"): 1, ord("M"): 2, ord("J"): 4, ord("G"): 8, 0x80: 1, 0x95: 8},
 }
 _LENGTHS = {0x8A: 1, 0x8B: 4, 0x8C: 1, 0x8D: 8, 0x8E: 8, 0x96: 8, ord("B"): 4, ord("C"): 1, ord("X"): 4}
@@ -122,8 +129,15 @@ def _check_size(value: object) -> None:
 
 class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
-        if type(value) in _PLAIN:
+        kind = type(value)
+        if kind in _PLAIN:
             return None
+        if kind is dict:
+            return ("dict", "", list(value), list(value.values()))
+        if kind is set or kind is frozenset:
+            return (kind.__name__, "", list(value), ())
+        if isinstance(value, enum.Enum):
+            return ("enum", kind.__qualname__, kind.__module__, value.name)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = [field.name for field in dataclasses.fields(value)]
             state = {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -143,11 +157,20 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, packages: frozenset[str]) -> None:
         super().__init__(file)
         self._packages = packages
+        self._parts = 0  # of all keys so far
 
     def persistent_load(self, pid: Any) -> Any:
         kind, dtype, shape, content = pid
+        if type(kind) is not str or type(dtype) is not str:  # others can be made that take long to read
+            raise UnsafeValueError("a value of no kind")
+        if kind == "dict" and type(content) is list:
+            return dict(zip(self._keys(shape), content, strict=True))
+        if kind in _SETS:
+            return _SETS[kind](self._keys(shape))
         if kind == "data":
             return _made(self._own_class(shape, dtype), content)
+        if kind == "enum" and type(content) is str:
+            return _member(self._own_class(shape, dtype), content)
         if kind == "mapping" and type(content) is dict:
             return MappingProxyType(content)
         if kind == "text":
@@ -163,6 +186,28 @@ class _Unpickler(pickle.Unpickler):
         array = np.frombuffer(content, dtype=found).reshape(shape)
         return array[()] if kind == "scalar" else array.copy()
 
+    def _keys(self, keys: Any) -> list[Any]:
+        """Keys of which a dict or a set takes each in a few steps."""
+        if type(keys) is not list:
+            raise UnsafeValueError("keys are no list")
+        left = list(keys)
+        while left:
+            key = left.pop()
+            self._parts += 1
+            if type(key) is tuple:
+                left += key
+            elif dataclasses.is_dataclass(key):
+                left += [getattr(key, part.name, None) for part in dataclasses.fields(key)]
+            elif isinstance(key, int):  # a large number is hashed word by word
+                self._parts += key.bit_length() >> 6
+            elif not isinstance(key, _HASHED_AT_ONCE):
+                raise UnsafeValueError(f"a value of type {type(key).__name__} is no key")
+            if self._parts > _MOST_ITEMS:
+                raise UnsafeValueError("keys stand for too many values")
+        if len(keys) - len({hash(key) for key in keys}) > _MOST_ALIKE:
+            raise UnsafeValueError("too many keys have one hash")
+        return keys
+
     def find_class(self, module: str, name: str) -> Any:
         if module == "builtins" and name in _BUILTINS:
             return super().find_class(module, name)
@@ -170,10 +215,7 @@ class _Unpickler(pickle.Unpickler):
             return _range
         if module in ("pathlib", "pathlib._local") and name in _PATHS:
             return super().find_class(module, name)
-        found = self._own_class(module, name)
-        if issubclass(found, enum.Enum):
-            return found
-        raise UnsafeValueError(f"{module}.{name} may not be called")
+        raise UnsafeValueError(f"{module}.{name} is not plain data")
 
     def _own_class(self, module: str, name: str) -> type:
         """A dataclass or an enum of the allowed packages."""
@@ -198,6 +240,13 @@ def _made(cls: type, state: dict[str, Any]) -> Any:
     for name, value in state.items():
         object.__setattr__(made, name, value)
     return made
+
+
+def _member(cls: type, name: str) -> Any:
+    """The member of an enum that has this name."""
+    if not issubclass(cls, enum.Enum) or name not in cls.__members__:
+        raise UnsafeValueError(f"{cls.__name__} has other members")
+    return cls[name]
 
 
 def _range(*numbers: int) -> range:

@@ -304,6 +304,11 @@ class TaskProof:
         """Why a plan does not pass, or None."""
         return self._searched.refusal(session, is_exact) or self._proof.refusal(session, is_exact)
 
+    @property
+    def attempts(self) -> int:
+        """Plans that were scored on the samples that prove."""
+        return self._proof.attempts
+
     def report(self) -> dict[str, Any] | None:
         """What the report says of the plan that passed last."""
         return self._proof.report()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from collage.backends.sandbox.run import ChildLimits
-from collage.environments.processes import WorkerError, WorkerProcess
+from collage.environments.processes import POLL_S, WorkerError, WorkerProcess, check_cancelled
 from collage.environments.work import PROTOCOL, Environment
 from collage.environments.worker import describe
 from collage.partitioner.errors import BadInputError
@@ -35,18 +37,23 @@ def this_environment(runner: Runner, cancel: threading.Event | None = None) -> E
     return Environment(None, runner.run(describe, limits=limits, cancel=cancel)["versions"])
 
 
-def environment_of(python: Path) -> Environment:
+def environment_of(python: Path, cancel: threading.Event | None = None) -> Environment:
     """Another interpreter.
+
+    Args:
+        python: its executable.
+        cancel: stops it when set.
 
     Raises:
         BadInputError: it does not run, or lacks what this project needs; the message says what to do.
+        CancelledError: `cancel` was set.
     """
     path = python.absolute()
-    folders = [path.parent, *map(Path, _folders(path))]
+    folders = [path.parent, *map(Path, _folders(path, cancel))]
     with tempfile.TemporaryDirectory(prefix="collage-environment-") as folder:
         plain = Environment(path, {})
         try:
-            with WorkerProcess(plain, Path(folder), _TIMEOUT_S) as process:
+            with WorkerProcess(plain, Path(folder), _TIMEOUT_S, cancel) as process:
                 found: dict[str, Any] = process.ask({"do": "describe"})
         except WorkerError as error:
             raise BadInputError(
@@ -60,11 +67,9 @@ def environment_of(python: Path) -> Environment:
     return Environment(path, found["versions"], _files_in(folders))
 
 
-def _folders(python: Path) -> list[str]:
+def _folders(python: Path, cancel: threading.Event | None) -> list[str]:
     try:
-        done = subprocess.run(
-            [str(python), "-c", _LOOK], capture_output=True, encoding="utf-8", timeout=_TIMEOUT_S
-        )
+        done = _run([str(python), "-c", _LOOK], cancel)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise BadInputError(f"{python} is no Python interpreter that runs: {error}") from None
     if done.returncode:
@@ -76,6 +81,23 @@ def _folders(python: Path) -> list[str]:
         raise BadInputError(
             f"{python} is no Python interpreter; give the path of one, such as /opt/next/bin/python"
         ) from None
+
+
+def _run(words: Sequence[str], cancel: threading.Event | None) -> subprocess.CompletedProcess[str]:
+    """Run a program as `subprocess.run` does, until `cancel` is set."""
+    end_s = time.monotonic() + _TIMEOUT_S
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, encoding="utf-8", **pipes) as process:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said = process.communicate(timeout=POLL_S)
+                    return subprocess.CompletedProcess(words, process.returncode, *said)
+                check_cancelled(cancel)
+                if time.monotonic() > end_s:
+                    raise subprocess.TimeoutExpired(words, _TIMEOUT_S)
+        finally:
+            process.kill()
 
 
 def _files_in(folders: Sequence[Path]) -> tuple[Path, ...]:

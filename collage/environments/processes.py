@@ -9,12 +9,15 @@ import selectors
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from collage.environments.work import Environment
+from collage.partitioner.errors import CancelledError
 
 # The environment's own collage serves where it can, so that its version is compared too. Else ours does,
 # without the packages that lie beside it, and without a link, which a sandboxed child may not make.
@@ -35,7 +38,14 @@ if not known:
     spec.loader.exec_module(sys.modules["collage"])
 runpy.run_module("collage.environments.worker", run_name="__main__", alter_sys=True)
 """
+POLL_S = 0.1  # how often a wait looks whether it was cancelled
 _TAIL_BYTES = 2000
+
+
+def check_cancelled(cancel: threading.Event | None) -> None:
+    """Raise CancelledError where `cancel` is set."""
+    if cancel is not None and cancel.is_set():
+        raise CancelledError("cancelled while another environment was looked at")
 
 
 class WorkerError(Exception):
@@ -49,10 +59,17 @@ class WorkerProcess:
         environment: where it runs.
         folder: for what it prints.
         timeout_s: for an answer.
+        cancel: ends the wait for an answer when set.
     """
 
-    def __init__(self, environment: Environment, folder: Path, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(
+        self,
+        environment: Environment,
+        folder: Path,
+        timeout_s: float,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._timeout_s, self._cancel = timeout_s, cancel
         read, write = os.pipe()
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed by `close`)
         ours = Path(__file__).resolve().parents[1]
@@ -78,6 +95,7 @@ class WorkerProcess:
 
         Raises:
             WorkerError: the process ended, or did not answer in time.
+            CancelledError: `cancel` was set.
         """
         assert self._process.stdin is not None
         try:
@@ -89,11 +107,16 @@ class WorkerProcess:
         return answer
 
     def _line(self) -> bytes:
+        end_s = time.monotonic() + self._timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._received:
-                if not selector.select(self._timeout_s):
-                    raise WorkerError(f"hang: no answer within {self._timeout_s:g} s")
+                check_cancelled(self._cancel)
+                left_s = max(0.0, end_s - time.monotonic())
+                if not selector.select(left_s if self._cancel is None else min(left_s, POLL_S)):
+                    if time.monotonic() >= end_s:
+                        raise WorkerError(f"hang: no answer within {self._timeout_s:g} s")
+                    continue
                 more = os.read(self._answers.fileno(), 1 << 16)
                 if not more:
                     raise WorkerError(self._ending())

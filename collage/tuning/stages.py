@@ -247,3 +247,10 @@ class Refined(Searched):
         if not isinstance(check, TaskProof):
             return replace(self, winner=winner)
         return replace(self, winner=winner, evaluation=check.report(), doubts=check.warnings())
+
+    def counted(self) -> Refined:
+        """The same; its evaluation counts the plans that the judge has scored since as well."""
+        check = None if self.judge is None else self.judge.check
+        if not isinstance(check, TaskProof) or self.evaluation is None:
+            return self
+        return replace(self, evaluation={**self.evaluation, "proof_attempts": check.attempts})

@@ -51,7 +51,7 @@ def run_watch(
     """
     chosen = runner or Runner()
     here = this_environment(chosen, cancel)
-    others = [environment_of(python) for python in pythons]
+    others = [environment_of(python, cancel) for python in pythons]
     results = []
     for watched in watch_list.list():
         for other in others or [here]:

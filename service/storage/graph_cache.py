@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.model_facts import model_facts
 from collage.service.storage.partition_graph import partition_graph
 from collage.service.storage.spool import Spool
-from collage.service.storage.turns import Turns
+from collage.service.storage.turns import TooManyWaitingError, Turns
 from collage.shapes.settle import settle
 
 _KEPT = 32
@@ -39,15 +40,30 @@ class _Outcome:
     """What came of reading a file."""
 
     value: dict[str, Any] | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     until: float = float("inf")  # by the monotonic clock
+
+
+@dataclass
+class _Reading:
+    """A file that several callers may wait for: it is read when it is the first one's turn.
+
+    Args:
+        tasks: of each caller that waits in turn.
+        begun: locked when the turn has come.
+    """
+
+    outcome: asyncio.Future[_Outcome]
+    tasks: dict[str, asyncio.Task[_Outcome | None]] = field(default_factory=dict)
+    begun: threading.Lock = field(default_factory=threading.Lock)
 
 
 class GraphCache:
     """Partition graphs of artifacts, and facts of models, by SHA-256.
 
     Lives in the event loop's thread. Requests for one file share one child, and whoever waits for it holds
-    no thread. Sizes are tried beside: nobody who reads waits for that.
+    no thread. Sizes are tried beside: nobody who reads waits for that. Nobody is refused what is being read
+    already, nor waits longer because somebody asked before.
     """
 
     def __init__(self, files: BlobFiles, spool: Spool) -> None:
@@ -55,7 +71,7 @@ class GraphCache:
         self._spool = spool
         self._readers, self._triers = Turns(_READERS), Turns(_TRIERS)
         self._known: OrderedDict[_Key, _Outcome] = OrderedDict()
-        self._making: dict[_Key, asyncio.Task[_Outcome]] = {}
+        self._making: dict[_Key, _Reading] = {}
 
     async def get(self, caller: str, artifact_sha256: str) -> dict[str, Any]:
         """The graph of an artifact.
@@ -103,10 +119,8 @@ class GraphCache:
     ) -> dict[str, Any]:
         found = self._known.get(key)
         if found is None or found.until < time.monotonic():
-            if key not in self._making:
-                self._making[key] = asyncio.create_task(self._read(caller, turns, key, read))
             # Shielded: the one that asked first may leave while others wait for the answer.
-            found = await asyncio.shield(self._making[key])
+            found = await asyncio.shield(self._reading(caller, turns, key, read).outcome)
         if key in self._known:
             self._known.move_to_end(key)
         if found.error is not None:
@@ -114,24 +128,47 @@ class GraphCache:
         assert found.value is not None
         return found.value
 
-    async def _read(
+    def _reading(
         self, caller: str, turns: Turns, key: _Key, read: Callable[[], dict[str, Any]]
-    ) -> _Outcome:
+    ) -> _Reading:
+        """The reading of a file, in which the caller has its turn.
+
+        Raises:
+            TooManyWaitingError: too much of the caller's waits already, and nobody reads this.
+        """
+        reading = self._making.get(key) or _Reading(asyncio.get_running_loop().create_future())
+        if caller in reading.tasks or reading.begun.locked():
+            return reading
+
+        def first() -> _Outcome | None:
+            return _outcome(read) if reading.begun.acquire(blocking=False) else None
+
         try:
-            value = await turns.run(caller, read)
-            # A busy machine may be why a file has a problem, so that is forgotten.
-            made = _Outcome(value, until=_soon()) if "problem" in value else _Outcome(value)
-        except ChildFailed as failure:
-            made = _Outcome(error=failure, until=0.0 if failure.kind == "killed" else _soon())
-        except Exception as error:
-            made = _Outcome(error=error, until=0.0)
-        finally:
-            del self._making[key]
+            task = reading.tasks[caller] = turns.start(caller, first)
+        except TooManyWaitingError:
+            if key not in self._making:
+                raise
+        else:
+            task.add_done_callback(partial(self._end, key, reading))
+            self._making[key] = reading
+        return reading
+
+    def _end(self, key: _Key, reading: _Reading, task: asyncio.Task[_Outcome | None]) -> None:
+        """Give the outcome to all who wait, where this task has it."""
+        if task.cancelled() or reading.outcome.done():
+            return
+        error = task.exception()
+        made = task.result() if error is None else _Outcome(error=error, until=0.0)
+        if made is None:  # another caller's turn has come before
+            return
+        del self._making[key]
+        reading.outcome.set_result(made)
+        for other in reading.tasks.values():
+            other.cancel()
         if made.until:
             self._known[key] = made
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        return made
 
     def _try_sizes(self, sha256: str) -> dict[str, Any]:
         with self._copied(sha256) as path:
@@ -157,6 +194,17 @@ class GraphCache:
             yield folder / "model.onnx"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _outcome(read: Callable[[], dict[str, Any]]) -> _Outcome:
+    try:
+        value = read()
+    except ChildFailed as failure:
+        return _Outcome(error=failure, until=0.0 if failure.kind == "killed" else _soon())
+    except Exception as error:
+        return _Outcome(error=error, until=0.0)
+    # A busy machine may be why a file has a problem, so that is forgotten.
+    return _Outcome(value, until=_soon()) if "problem" in value else _Outcome(value)
 
 
 def _graph(path: Path, scratch: Path) -> dict[str, Any]:

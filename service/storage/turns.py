@@ -39,8 +39,8 @@ class Turns:
         self._places = CapacityLimiter(places)
         self._callers: dict[str, _Caller] = {}
 
-    async def run(self, caller: str, work: Callable[[], T]) -> T:
-        """What `work` returns, when it is the caller's turn.
+    def start(self, caller: str, work: Callable[[], T]) -> asyncio.Task[T]:
+        """A task that gives what `work` returns, when it is the caller's turn.
 
         Raises:
             TooManyWaitingError: too much of the caller's waits already.
@@ -51,10 +51,15 @@ class Turns:
                 f"{mine.asked} requests of yours wait for files to be read; try again when one has ended"
             )
         mine.asked += 1
-        try:
-            async with mine.lock:
-                return await to_thread.run_sync(work, limiter=self._places, abandon_on_cancel=True)
-        finally:
-            mine.asked -= 1
-            if not mine.asked:
-                del self._callers[caller]
+        task = asyncio.create_task(self._run(mine, work))
+        task.add_done_callback(lambda _: self._leave(caller, mine))
+        return task
+
+    async def _run(self, mine: _Caller, work: Callable[[], T]) -> T:
+        async with mine.lock:
+            return await to_thread.run_sync(work, limiter=self._places, abandon_on_cancel=True)
+
+    def _leave(self, caller: str, mine: _Caller) -> None:
+        mine.asked -= 1
+        if not mine.asked:
+            del self._callers[caller]

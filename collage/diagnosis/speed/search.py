@@ -64,7 +64,7 @@ class SpeedSearch:
             BadInputError: the other target or environment cannot be used.
         """
         if self.request.against_python is not None:
-            self._other = environment_of(self.request.against_python)
+            self._other = environment_of(self.request.against_python, self.cancel)
         elif self.request.against is not None:
             refused = self._refusal(self.request.against)
             if refused is not None:

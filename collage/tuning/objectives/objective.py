@@ -75,14 +75,14 @@ def _chosen(refined: Refined, tried: Sequence[Tried], goal: Goal) -> tuple[Tried
     while (chosen := best(left, goal)) is not None:
         entry = _timed(refined, chosen)
         if entry is refined.winner:
-            return chosen, refined
+            return chosen, refined.counted()
         reason = None if entry is None else _refusal(refined, entry)
         if entry is not None and reason is None:
             return chosen, refined.returning(entry)
         if reason is not None:
             _refuse(tried, chosen.setting.plan, reason)
         left.remove(chosen)
-    return None, refined
+    return None, refined.counted()
 
 
 def _refusal(refined: Refined, entry: TimedPlan) -> str | None:

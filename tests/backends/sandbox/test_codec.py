@@ -43,6 +43,8 @@ class Evil:
         [Available("1"), Unavailable("not here", "pip install it")],
         ShapeSpace({"n": DimSizes(1, 8, (1, 8), (0.5, 0.5))}, (Shape({"n": 1}, 1.0),)),
         [OpKind.OPAQUE, {OpKind.OPAQUE: {"nested": [Measured(1.0, 0.1, 5)] * 3}}],
+        {-1: "has the hash of", -2: "another", (1 << 3000): frozenset({(1, (2, "x"), None)})},
+        {Measured(1.0, 0.1, 5): {Path("/a"): {}}, b"bytes": {2.5: True}, np.int64(3): set()},
     ],
 )
 def test_plain_data_survives(value: object) -> None:
@@ -175,6 +177,86 @@ def _refused(data: bytes) -> float:
         decode(data)
     assert "MemoryError" not in str(refusal.value)
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def _nested(parts: int) -> object:
+    """A tuple that is hashed in 2**parts steps."""
+    value: object = (1, 2)
+    for _ in range(parts):
+        value = (value, value)
+    return value
+
+
+class _Lists(pickle.Pickler):
+    """Says that dicts, sets and enums hold what they cannot hold here, since making them would take long."""
+
+    def __init__(self, file: io.BytesIO, said: tuple[object, ...]) -> None:
+        super().__init__(file, protocol=5)
+        self._said = said
+
+    def persistent_id(self, value: object) -> object:
+        return self._said if value is Ellipsis else None
+
+
+def _said(*said: object) -> bytes:
+    buffer = io.BytesIO()
+    _Lists(buffer, said).dump(Ellipsis)
+    return buffer.getvalue()
+
+
+def _long_numbers() -> bytes:
+    """A set of pairs that have one number of a megabyte, which is hashed for each."""
+    number = b"\x8b" + (1 << 20).to_bytes(4, "little") + b"\x01" * (1 << 20) + b"\x94"
+    pairs = [
+        b"J" + i.to_bytes(4, "little") + (b"h\x00" if i else number) + b"\x86" for i in range(9999)
+    ]
+    return b"\x80\x05(\x8c\x03set\x8c\x00](" + b"".join(pairs) + b"e)tQ."
+
+
+_PRIME = 2**61 - 1  # whole numbers are hashed modulo this
+_ALIKE = [i * _PRIME for i in range(200_000)]
+_ALIKE_TUPLES = [(1, (i * _PRIME, "x")) for i in range(200_000)]
+_OP_KIND = "collage.partitioner.graph.op_kind"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "data",
+    [
+        _said("dict", "", _ALIKE, _ALIKE),
+        _said("set", "", _ALIKE, ()),
+        _said("frozenset", "", _ALIKE_TUPLES, ()),
+        _said("dict", "", [_nested(60)], [1]),
+        _long_numbers(),
+        _said("set", "", [slice(_nested(60))], ()),
+        _said("enum", "OpKind", _OP_KIND, _nested(60)),
+        _said(_nested(60), "", [], []),
+        _said("array", [("a", _nested(60))], (1,), b"1"),
+        pickle.dumps(dict.fromkeys(range(3))),
+        pickle.dumps({1, 2}),
+        pickle.dumps(frozenset({1})),
+        _call(_OP_KIND.encode(), b"OpKind", b"K\x01"),
+    ],
+    ids=range(13),
+)
+def test_few_bytes_take_no_long_time(data: bytes) -> None:
+    """In a process of its own, which is ended where it takes longer."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(_is_refused, (data,)).get(timeout=30)
+
+
+def _is_refused(data: bytes) -> bool:
+    with pytest.raises(UnsafeValueError):
+        decode(data)
+    return True
+
+
+def test_dicts_and_sets_keep_their_order_and_kind() -> None:
+    value = {"b": 1, "a": {"z": 1, "y": 2}}
+    back = decode(encode(value))
+    assert list(back) == ["b", "a"] and list(back["a"]) == ["z", "y"]
+    assert [type(each) for each in decode(encode([{1}, frozenset({1}), {}]))] == [set, frozenset, dict]
+    assert type(decode(encode(OpKind.OPAQUE))) is OpKind
 
 
 def test_functions_of_our_own_packages_are_refused() -> None:

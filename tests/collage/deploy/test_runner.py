@@ -17,15 +17,17 @@ from onnx import helper, numpy_helper
 from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.machine.hardware import hardware
 from collage.backends.machine.process_policy import cores_given
+from collage.backends.numerics.comparison import output_error
 from collage.backends.registry import resolve
 from collage.deploy import runner
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from tests.collage.deploy.packages import edit, tiny
+from tests.collage.deploy.packages import edit, sign, tiny
 
 OWN = {"cpu": runner.cpu()[0], "threads": runner.cores(), "features": list(hardware().features)}
 OTHER = {"cpu": "another processor", "description": "another machine"}
 SUITS = "it suits this machine"
+INF, NAN = float("inf"), float("nan")
 
 
 def test_this_machine_is_known_as_the_tuner_knows_it() -> None:
@@ -85,6 +87,38 @@ def test_build_for_gpus_is_the_runtime_too(tmp_path: Path, monkeypatch: pytest.M
             patch.syspath_prepend(about.parent)
             with runner.Session(package) as session:
                 assert session.why.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("made", "kept", "is_right"),
+    [
+        ([9.0, 1, 2], [INF, 1, 2], True),
+        ([-INF, 1, 2], [INF, 1, 2], False),
+        ([INF, 1, 2], [INF, 1, 2], True),
+        ([INF, 1, 2], [0.0, 1, 2], False),
+        ([NAN, 1, 2], [INF, 1, 2], False),
+        ([NAN, 1, 2], [0.0, 1, 2], False),
+        ([-INF, 9, 2], [NAN, NAN, 2], True),
+        ([9.0, 1, 2], [INF, 1, 3], False),
+        ([9.0, 9, 9], [INF, NAN, -INF], True),
+        ([complex(9, 1), 1 + 1j, 2], [complex(INF, 0), 1 + 1j, 2], False),
+        ([complex(9, 1), 1 + 1j, 2], [complex(INF, NAN), 1 + 1j, 2], True),
+    ],
+)
+def test_self_test_compares_what_is_finite_in_it(
+    made: list[complex], kept: list[complex], is_right: bool, tmp_path: Path
+) -> None:
+    package = tiny(tmp_path / "package", {"a": {}})
+    np.savez(package / "a/constants.npz", np.array(made))
+    np.savez(package / runner.SELF_TEST, np.array(kept))
+    with runner.Session(sign(package), check=False) as session:
+        if is_right:
+            assert session.self_test() == 0.0
+            # The tuner judges the same way.
+            assert output_error("max", [np.array(made)], [np.array(kept)]) == 0.0
+        else:
+            with pytest.raises(runner.PackageError, match="differs from the self-test"):
+                session.self_test()
 
 
 def _without_last_line(package: Path) -> None:

@@ -125,6 +125,23 @@ def test_a_request_over_quota_leaves_nothing(start_server: StartServer) -> None:
     assert [each["sha256"] for each in models] == [model]
 
 
+@pytest.mark.slow
+def test_a_key_that_comes_again_with_other_files_leaves_none(server: RunningServer) -> None:
+    key = {"Idempotency-Key": "abc"}
+
+    def post(model: bytes, inputs: bytes) -> int:
+        files = {"model": ("m.onnx", model), "inputs": ("x.npz", inputs)}
+        data = {"targets": "onnxruntime"}
+        return server.http.post("/v1/jobs", files=files, data=data, headers=key).status_code
+
+    assert post(b"model", b"inputs") == 201
+    stored = _stored(server)
+    assert len(stored) == 2
+    assert [post(b"other", b"inputs"), post(b"model", b"other")] == [422, 422]
+    assert post(b"model", b"inputs") == 201
+    assert _stored(server) == stored
+
+
 def test_the_bytes_of_a_removed_model_go_with_it(server: RunningServer) -> None:
     files = {"model": ("m.onnx", b"x" * 1000)}
     alone = server.http.post("/v1/models", files=files).json()["sha256"]

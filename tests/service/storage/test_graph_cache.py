@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -17,7 +18,10 @@ import pytest
 from collage.backends.sandbox.limits import FailureKind
 from collage.backends.sandbox.run import ChildFailed
 from collage.service.storage import graph_cache
-from collage.service.storage.turns import _MOST_WAITING_EACH
+from collage.service.storage.blobs import BlobFiles
+from collage.service.storage.graph_cache import GraphCache
+from collage.service.storage.spool import Spool
+from collage.service.storage.turns import _MOST_WAITING_EACH, TooManyWaitingError
 from tests.service.conftest import RunningServer, StartServer, post_job
 
 _MANY = 45  # more than there are threads for routes
@@ -113,6 +117,46 @@ def test_trials_of_one_token_leave_turns_to_others(start_server: StartServer) ->
         first.set()
         assert {each.result().status_code for each in asked} == {200}
     assert order[:2] == ["ann", "bob"]
+
+
+def test_who_asks_for_what_another_waits_for_has_its_own_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool")
+    files = BlobFiles(f"file://{tmp_path}/blobs", spool.path)
+    models = [files.keep_bytes(b"%d" % number).sha256 for number in range(_MOST_WAITING_EACH + 1)]
+    order: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def settle(source: Path, dims: dict[str, Any], **limits: float) -> SimpleNamespace:
+        order.append(source.read_text(encoding="utf-8"))
+        begun.set()
+        assert go_on.wait(30)
+        return SimpleNamespace(proposed={"model": source.read_text(encoding="utf-8")})
+
+    monkeypatch.setattr(graph_cache, "settle", settle)
+
+    async def ask() -> None:
+        graphs = GraphCache(files, spool)
+        waiting = [asyncio.create_task(graphs.sizes("ann", model)) for model in models[:-1]]
+        assert await asyncio.to_thread(begun.wait, 30)
+        # Who waits for all that it may is refused; another one that asks at the same time is not.
+        refused, taken = (asyncio.create_task(graphs.sizes(who, models[-1])) for who in ("ann", "bob"))
+        with pytest.raises(TooManyWaitingError):
+            await refused
+        joined = [asyncio.create_task(graphs.sizes(who, models[9])) for who in ("bob", "cid")]
+        joined.append(asyncio.create_task(graphs.sizes("ann", models[-1])))
+        await asyncio.sleep(0)
+        go_on.set()
+        answers = [await each for each in (*joined, taken)]
+        assert [each["proposed"]["model"] for each in answers] == ["9", "9", "16", "16"]
+        assert len(await asyncio.gather(*waiting)) == _MOST_WAITING_EACH
+        assert not graphs._making and not graphs._triers._callers
+
+    with _released(go_on):
+        asyncio.run(ask())
+    spool.close()
+    assert order[0] == "0" and set(order[1:3]) == {"9", "16"} and len(order) == len(models)
 
 
 @pytest.mark.slow

@@ -130,6 +130,32 @@ def test_a_leaner_plan_must_pass_the_evaluation_too(tmp_path: Path, own: bool) -
         assert found[1e-4]["evaluation"]["drop"] == 0.0
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("rounded_is_lean")
+def test_plans_that_memory_scored_and_refused_are_counted(tmp_path: Path) -> None:
+    """The plan in bf16 passes on the samples that search, for they are all zero."""
+    layers(tmp_path)
+    samples = np.random.default_rng(3).standard_normal((80, 4, 64)).astype(np.float32)
+    samples[:40] = 0.0
+    np.savez(tmp_path / "inputs.npz", r0=samples)
+    artifact = collage.tune(
+        tmp_path / "layers.onnx",
+        ["simulated -precision=f32 -speedup=2", "simulated -precision=bf16 -speedup=1"],
+        output=tmp_path / "tuned.onnx",
+        inputs=tmp_path / "inputs.npz",
+        database=f"sqlite:///{tmp_path / 'c.db'}",
+        time_limit_s=4.0,
+        objective="memory",
+        evaluate="top1",
+        max_drop=1e-4,
+    )
+    report = artifact.report
+    refused = [each["failure"] for each in report["objective"]["settings"] if "failure" in each]
+    assert any("on 40 samples" in reason for reason in refused), refused
+    assert all("-precision=f32" in part["target"] for part in report["partitions"])
+    assert report["evaluation"]["drop"] == 0.0 and report["evaluation"]["proof_attempts"] >= 2
+
+
 @pytest.fixture
 def only_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one setting with calls of four requests is measured."""

@@ -83,7 +83,7 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
         GRAPHS,
         REWRITE_OR_WINOGRAD,
         saturation.U8S8,
-        *kinds.options(kinds.DYNAMIC, kinds.STATIC, kinds.BLOCK_INT8, kinds.BLOCK_INT4),
+        *kinds.options(kinds.DYNAMIC, kinds.STATIC, *kinds.BITS),
     )
 
     def probe(self) -> Available | Unavailable:

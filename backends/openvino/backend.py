@@ -91,7 +91,7 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
         ),
         switch("snippets", "Chains of elementwise operators are compiled into one kernel."),
         REWRITE_OR_WINOGRAD,
-        *kinds.options(kinds.STATIC, kinds.WEIGHTS, kinds.BLOCK_INT8, kinds.BLOCK_INT4),
+        *kinds.options(kinds.STATIC, kinds.WEIGHTS, *kinds.BITS),
     )
 
     def probe(self) -> Available | Unavailable:

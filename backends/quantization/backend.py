@@ -44,4 +44,4 @@ class QuantizingBackend(Backend):
 
 
 def _may_keep_float(target: Target) -> bool:
-    return kinds.kind_of(target) in kinds.CALIBRATED and not is_smooth(target)
+    return kinds.kind_of(target) in kinds.MIXED and not is_smooth(target)

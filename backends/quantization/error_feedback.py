@@ -24,39 +24,45 @@ _DAMPING = 0.1
 _ROWS = 32
 
 
-def fed_back(weights: Array, steps: Array, gram: Array) -> Array:
+def fed_back(
+    weights: Array,
+    steps: Array,
+    gram: Array,
+    least: Array | int = -LARGEST,
+    most: Array | int = LARGEST,
+) -> Array:
     """Weights as whole steps, so that sums over inputs err little.
 
     Args:
         weights: (inputs, channels) float32.
-        steps: (channels,) the size of a step.
+        steps: (channels,) or (inputs, channels), the size of a step.
         gram: (inputs, inputs) float32, the inputs' mean products with each other.
+        least: the smallest number of steps, for all or as (inputs, channels).
+        most: the largest, the same way.
 
     Returns:
         int8 of the same shape.
     """
+    steps, least, most = (np.broadcast_to(each, weights.shape) for each in (steps, least, most))
     moments = np.diagonal(gram)
     if not moments.any():
-        return _whole(weights / steps).astype(np.int8)
+        nearest: Array = np.clip(np.rint(weights / steps), least, most).astype(np.int8)
+        return nearest
     order = np.argsort(moments, kind="stable")
     damped = gram[np.ix_(order, order)]
     damped[np.diag_indices_from(damped)] += _DAMPING * moments.mean()
     factor = np.linalg.cholesky(damped)
     factor /= np.diagonal(factor)
-    wanted = weights[order] / steps
+    wanted, steps, least, most = weights[order], steps[order], least[order], most[order]
     whole, missed = np.empty_like(wanted), np.empty_like(wanted)
     for start in reversed(range(0, len(order), _ROWS)):
         end = min(start + _ROWS, len(order))
         passed = factor[end:, start:end].T @ missed[end:]
         for row in reversed(range(start, end)):
             answer = passed[row - start] + factor[row + 1 : end, row] @ missed[row + 1 : end]
-            whole[row] = np.where(wanted[row] == 0, 0, _whole(wanted[row] + answer))
-            missed[row] = wanted[row] - whole[row]
+            nearest = np.clip(np.rint((wanted[row] + answer) / steps[row]), least[row], most[row])
+            whole[row] = np.where(wanted[row] == 0, 0, nearest)
+            missed[row] = wanted[row] - whole[row] * steps[row]
     result: Array = np.empty(weights.shape, np.int8)
     result[order] = whole
     return result
-
-
-def _whole(steps: Array) -> Array:
-    whole: Array = np.clip(np.rint(steps), -LARGEST, LARGEST)
-    return whole

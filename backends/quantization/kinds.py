@@ -2,7 +2,8 @@
 
 `dynamic_int8` scales activations while the model runs, `static_int8` fixes the scales beforehand, from
 samples. The others write the weights of products alone: `weights_int8` with a scale for each channel,
-`block_int8` and `block_int4` with one for each block of inputs of a channel.
+`block_int8` and `block_int4` with one for each block of inputs of a channel. `block_int4_gptq` has the
+blocks of `block_int4`, rounded by what products read in samples.
 
 A *quantizable* node becomes an integer kernel; other nodes of the partition stay float, so that a whole
 transformer can be one partition. A partition without quantizable nodes is refused: it would be the
@@ -30,13 +31,15 @@ from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 from collage.partitioner.target import Target
 
 DYNAMIC, STATIC, WEIGHTS = "dynamic_int8", "static_int8", "weights_int8"
-BLOCK_INT8, BLOCK_INT4 = "block_int8", "block_int4"
-BITS = {BLOCK_INT8: 8, BLOCK_INT4: 4}
+BLOCK_INT8, BLOCK_INT4, BLOCK_GPTQ = "block_int8", "block_int4", "block_int4_gptq"
+BITS = {BLOCK_INT8: 8, BLOCK_INT4: 4, BLOCK_GPTQ: 4}
 """Bits of a weight by kind, for weights in blocks."""
-BLOCKS = {BLOCK_INT8: 128, BLOCK_INT4: 32}
+BLOCKS = {BLOCK_INT8: 128, BLOCK_INT4: 32, BLOCK_GPTQ: 32}
 """Weights with one scale; small blocks err less and take longer (docs/results/int8.md)."""
-CALIBRATED = (STATIC, WEIGHTS)
-"""Kinds that need samples, and may keep nodes float."""
+MIXED = (STATIC, WEIGHTS)
+"""Kinds that may keep nodes float."""
+CALIBRATED = (*MIXED, BLOCK_GPTQ)
+"""Kinds that need samples."""
 LEAST_OPSET = 13
 """From here on QuantizeLinear and DequantizeLinear have a scale for each channel."""
 
@@ -91,8 +94,8 @@ def refuse_float(target: Target) -> str | None:
         return f"-smooth moves ranges into weights: it goes with -quant={STATIC}, without -float"
     if method_of(target) != MINMAX and kind_of(target) != STATIC:
         return f"-calibrate finds ranges of activations: it goes with -quant={STATIC}"
-    if positions_of(target) and kind_of(target) not in CALIBRATED:
-        return f"-float keeps nodes float within int8: it goes with -quant={' or '.join(CALIBRATED)}"
+    if positions_of(target) and kind_of(target) not in MIXED:
+        return f"-float keeps nodes float within int8: it goes with -quant={' or '.join(MIXED)}"
     return refuse_ranges(target)
 
 

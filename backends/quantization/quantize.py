@@ -3,7 +3,8 @@
 `dynamic_int8`: MatMul and Gemm become DynamicQuantizeLinear, MatMulInteger and a multiplication.
 `static_int8`: Conv, MatMul and Gemm stand between QuantizeLinear and DequantizeLinear, which a runtime
 fuses into one integer kernel. `weights_int8`: a DequantizeLinear stands before a float product.
-`block_int8` and `block_int4`: `block_weights`. `onnxruntime.quantization` does all but the third.
+Kinds in blocks: `block_weights`. `onnxruntime.quantization` does all but `weights_int8` and the rounding of
+`block_int4_gptq`.
 
 Traps, each with a test:
 
@@ -42,6 +43,7 @@ from collage.backends.quantization.kinds import (
     BLOCKS,
     CALIBRATED,
     DYNAMIC,
+    MIXED,
     STATIC,
     WEIGHTS,
     has_dot_product,
@@ -82,7 +84,7 @@ def _name(kind: str, float_results: bool, method: str, smoothed: bool) -> str:
         return f"{kind}, errors fed back, zeros kept"
     name = f"{kind} by {_version()}"
     if kind in BITS:
-        return f"{name}, blocks of {BLOCKS[kind]}"
+        return f"{name}, blocks of {BLOCKS[kind]}{', errors fed back' if kind in CALIBRATED else ''}"
     if kind == STATIC:
         name += f", ranges of {RANGE_BITS} bits, biases corrected"
         name += ", float results" if float_results else ""
@@ -188,7 +190,8 @@ def _make(
         _dynamic(source, made)
         result = ir.load(made)
     elif kind in BITS:
-        write_blocks(source, made, _products(source, kind), BITS[kind], BLOCKS[kind])
+        products, samples = _products(source, kind), _samples(model) if kind in CALIBRATED else []
+        write_blocks(source, made, products, BITS[kind], BLOCKS[kind], samples)
         result = ir.load(made)
         passes.RemoveUnusedNodesPass()(result)
     elif kind == WEIGHTS:
@@ -220,7 +223,7 @@ def _make(
 def _write_ready(source: Path, destination: Path, kind: str) -> None:
     """A copy with all weights inside, which the quantizer reads rightly."""
     model = loaded(source)
-    if kind in CALIBRATED:
+    if kind in MIXED:
         fold_normalization(model)
     else:
         turn_weights(model)

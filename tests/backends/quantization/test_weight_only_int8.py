@@ -10,8 +10,8 @@ import pytest
 
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.machine.hardware import hardware
+from collage.backends.quantization import gram_matrices
 from collage.backends.quantization import quantize as quantization
-from collage.backends.quantization import weight_only_int8 as writer
 from collage.backends.quantization.error_feedback import LARGEST
 from collage.backends.registry import resolve
 from collage.partitioner.errors import CollageError
@@ -62,7 +62,7 @@ def test_only_weights_of_products_are_int8(tmp_path: Path) -> None:
 def test_many_inputs_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = mlp(tmp_path)
     whole = stored_weights(quantized(model, WEIGHTS, tmp_path))
-    monkeypatch.setattr(writer, "_MOST_INPUTS", 12)
+    monkeypatch.setattr(gram_matrices, "_MOST_INPUTS", 12)
     (tmp_path / "parts").mkdir()
     made = quantized(model, WEIGHTS, tmp_path / "parts")
     assert any((array != whole[name]).any() for name, array in stored_weights(made).items())
@@ -72,7 +72,7 @@ def test_many_inputs_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_little_memory_takes_more_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = mlp(tmp_path)
     whole = quantized(model, WEIGHTS, tmp_path)
-    monkeypatch.setattr(writer, "_MOST_BYTES", 1)
+    monkeypatch.setattr(gram_matrices, "_MOST_BYTES", 1)
     (tmp_path / "again").mkdir()
     again = quantized(model, WEIGHTS, tmp_path / "again")
     assert again.path.read_bytes() == whole.path.read_bytes()

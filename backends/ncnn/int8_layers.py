@@ -1,0 +1,242 @@
+"""Int8 layers of ncnn, written with the integers and scales of an ONNX file.
+
+ncnn's own tools for this (ncnn2table, ncnn2int8) are in no Python package, and pnnx reads no
+QuantizeLinear. So a model with `-quant=static_int8` becomes float again, pnnx converts it, and each
+layer gets back the integers of the node whose weights it has.
+
+Traps, each with a test in tests/backends/ncnn/test_int8_layers.py:
+
+* ncnn has no zero points: inputs are rounded with a scale that covers the largest magnitude.
+* A group of a grouped convolution has one scale, so only depthwise ones become integers.
+* Large tiles of Winograd's algorithm overflow with weights of 8 bits (`OPTIONS`).
+
+Source: `load_model` of Convolution, ConvolutionDepthWise and InnerProduct in ncnn, `ModelBin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collage.backends.quantization.bias_correction import constant_value
+from collage.backends.support.conversion import write_streamed
+from collage.partitioner.errors import CollageError
+from collage.partitioner.lazy import ir, passes
+
+OPTIONS = {"use_winograd43_convolution": False, "use_winograd63_convolution": False}
+"""Of a net with int8 layers: ncnn's tool rounds to 6 bits where F(4, 3) computes, and these weights have 8."""
+
+_INT8_TAG = 0x000D4B38
+_LARGEST = 127.0
+_KERNELS = ("Conv", "Gemm", "MatMul")
+# Where a layer's parameters have the number of outputs, whether it has a bias, and the number of weights.
+_OF_CONVOLUTION = ("0", "5", "6")
+_LAYERS = {
+    **dict.fromkeys(("Convolution", "ConvolutionDepthWise"), _OF_CONVOLUTION),
+    **dict.fromkeys(("Convolution1D", "ConvolutionDepthWise1D"), _OF_CONVOLUTION),
+    "InnerProduct": ("0", "1", "2"),
+}
+_AS_INT8 = ("Convolution", "ConvolutionDepthWise", "InnerProduct")
+_GROUPS, _INT8_TERM = "7", "8"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Weights of a node, outputs first.
+
+    Args:
+        weights: in float32, flat.
+        integers: the same divided by the scales; None where the node computes in float.
+        scales: of the outputs.
+        input_scale: of the input.
+    """
+
+    weights: np.ndarray
+    integers: np.ndarray | None = None
+    scales: np.ndarray | None = None
+    input_scale: float = 0.0
+
+
+def write_float(source: Path, destination: Path) -> list[Kernel]:
+    """Write a model that rounds nothing, and give the weights of its kernels.
+
+    Args:
+        source: with QuantizeLinear and DequantizeLinear, weights inside.
+        destination: the file to write.
+    """
+    model = ir.load(source)
+    found = [_kernel(node) for node in model.graph if node.op_type in _KERNELS]
+    for node in [node for node in model.graph if node.op_type == "DequantizeLinear"]:
+        maker = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if maker is None:
+            array = _dequantized(node)
+            value = constant_value(model.graph, f"{node.outputs[0].name}/float", array)
+            node.outputs[0].replace_all_uses_with(value)
+        elif maker.op_type == "QuantizeLinear" and maker.inputs[0] is not None:
+            _replace(model.graph, node.outputs[0], maker.inputs[0])
+    passes.RemoveUnusedNodesPass()(model)
+    write_streamed(model, destination)
+    return [kernel for kernel in found if kernel is not None]
+
+
+def with_integers(parameters: str, weights: bytes, kernels: Sequence[Kernel]) -> tuple[str, bytes]:
+    """A net whose layers have integers where their kernels have them.
+
+    Args:
+        parameters: the text of ncnn's `.param` file.
+        weights: its `.bin` file.
+        kernels: of the model that it was converted from.
+
+    Raises:
+        CollageError: a layer has other weights than every kernel, or nothing becomes integers.
+    """
+    magic, counts, *lines = parameters.splitlines()
+    words = np.frombuffer(weights, np.uint32)
+    places = np.flatnonzero(np.isin(words, [k.weights.view(np.uint32)[0] for k in kernels]))
+    pieces, cursor, made = [], 0, [magic, counts]
+    for line in lines:
+        layer = _Layer.read(line)
+        if layer is None:
+            made.append(line)
+            continue
+        start, kernel = _place(layer, words, places[np.searchsorted(places, cursor) :], kernels)
+        end = start + layer.weights + (layer.outputs if layer.has_bias else 0)
+        if kernel.integers is None or not layer.takes_integers:
+            made.append(line)
+        else:
+            made.append(f"{line} {_INT8_TERM}=1")
+            bias = words[start + layer.weights : end]
+            pieces += [words[cursor : start - 1], *_packed(kernel, bias)]
+            cursor = end
+            continue
+        pieces.append(words[cursor:end])
+        cursor = end
+    if made[2:] == lines:
+        raise CollageError("ncnn has no integer layer for anything here; use the target without -quant")
+    return "\n".join(made) + "\n", b"".join(piece.tobytes() for piece in (*pieces, words[cursor:]))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer with weights, as its line tells it."""
+
+    name: str
+    outputs: int
+    weights: int
+    has_bias: bool
+    takes_integers: bool
+
+    @classmethod
+    def read(cls, line: str) -> _Layer | None:
+        words = line.split()
+        if not words or words[0] not in _LAYERS:
+            return None
+        given = dict(word.split("=") for word in words[4 + int(words[2]) + int(words[3]) :])
+        outputs, bias, weights = (int(given.get(key, 0)) for key in _LAYERS[words[0]])
+        suits = words[0] != "ConvolutionDepthWise" or int(given.get(_GROUPS, 1)) == outputs
+        return cls(words[1], outputs, weights, bool(bias), suits and words[0] in _AS_INT8)
+
+
+def _place(
+    layer: _Layer, words: np.ndarray, places: np.ndarray, kernels: Sequence[Kernel]
+) -> tuple[int, Kernel]:
+    """Where a layer's weights begin (they have a word of zero before them), and their kernel."""
+    for start in places:
+        end = start + layer.weights
+        found = [
+            kernel
+            for kernel in kernels
+            if kernel.weights.size == layer.weights
+            and np.array_equal(kernel.weights.view(np.uint32), words[start:end])
+        ]
+        if found and start and not words[start - 1]:
+            if any(kernel.input_scale != found[0].input_scale for kernel in found):
+                raise CollageError(f"weights of ncnn's layer {layer.name} have several input scales")
+            return int(start), found[0]
+    raise CollageError(f"pnnx changed the weights of ncnn's layer {layer.name}, so it has no scales")
+
+
+def _packed(kernel: Kernel, bias: np.ndarray) -> list[np.ndarray]:
+    """What the file of weights has for an integer layer."""
+    assert kernel.integers is not None and kernel.scales is not None
+    padded = np.zeros(-(-kernel.integers.size // 4) * 4, np.int8)
+    padded[: kernel.integers.size] = kernel.integers
+    scales = np.append(np.divide(1, kernel.scales, dtype=np.float32), np.float32(kernel.input_scale))
+    return [np.array([_INT8_TAG], np.uint32), padded, bias, scales.astype(np.float32)]
+
+
+def _kernel(node: ir.Node) -> Kernel | None:
+    weight = node.inputs[1]
+    if weight is None:
+        return None
+    maker = weight.producer()
+    turns = node.op_type == "MatMul" or (
+        node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)
+    )
+    if maker is None:
+        array = None if weight.const_value is None else weight.const_value.numpy()
+        return None if array is None else Kernel(_flat(array, turns, np.float32))
+    if maker.op_type != "DequantizeLinear" or (integers := _constant(maker.inputs[0])) is None:
+        return None
+    weights = _flat(_dequantized(maker), turns, np.float32)
+    largest = _largest_input(node)
+    if largest is None:
+        return Kernel(weights)
+    count = integers.shape[1 if turns else 0]
+    scales = np.broadcast_to(np.asarray(_constant(maker.inputs[1]), np.float32).reshape(-1), count)
+    return Kernel(weights, _flat(integers, turns, np.int8), scales, _LARGEST / largest)
+
+
+def _largest_input(node: ir.Node) -> float | None:
+    """The largest magnitude of the range that a node's input is rounded in; None where it is not rounded."""
+    value = node.inputs[0]
+    maker = None if value is None else value.producer()
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return None
+    scale, zero = (_constant(given) for given in maker.inputs[1:3])
+    if scale is None or zero is None or scale.size != 1:
+        return None
+    ends = np.iinfo(zero.dtype)
+    reach = max(abs(int(end) - int(zero.reshape(-1)[0])) for end in (ends.min, ends.max))
+    return float(scale.reshape(-1)[0]) * reach
+
+
+def _flat(array: np.ndarray, turns: bool, dtype: type) -> np.ndarray:
+    return np.ascontiguousarray(array.T if turns else array, dtype).reshape(-1)
+
+
+def _dequantized(node: ir.Node) -> np.ndarray:
+    """What a DequantizeLinear of a constant gives."""
+    stored, scale = (_constant(value) for value in node.inputs[:2])
+    zero = _constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    if stored is None or scale is None:
+        raise CollageError(
+            "integers that are no constant are dequantized; use the target without -quant"
+        )
+    axis = node.attributes.get_int("axis", 1)
+    shape = [1] * stored.ndim
+    if scale.size > 1:
+        shape[axis] = scale.size
+    shifted = stored.astype(np.int64) - (
+        0
+        if zero is None
+        else zero.astype(np.int64).reshape(shape if zero.size > 1 else (1,) * stored.ndim)
+    )
+    return (shifted.astype(np.float32) * scale.astype(np.float32).reshape(shape)).astype(np.float32)
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
+def _replace(graph: ir.Graph, value: ir.Value, other: ir.Value) -> None:
+    """Let all readers of a value read another, which takes its place and name among the model's outputs."""
+    if value.is_graph_output():
+        name, value.name, other.name = value.name, f"{value.name}/rounded", value.name
+        assert name == other.name
+        ir.convenience.replace_all_uses_with(value, other, replace_graph_outputs=True)
+    else:
+        ir.convenience.replace_all_uses_with(value, other)

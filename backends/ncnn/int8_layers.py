@@ -10,12 +10,14 @@ Traps, each with a test in tests/backends/ncnn/test_int8_layers.py:
 * A group of a grouped convolution has one scale, so only depthwise ones become integers.
 * Large tiles of Winograd's algorithm overflow with weights of 8 bits (`OPTIONS`).
 
-Source: `load_model` of Convolution, ConvolutionDepthWise and InnerProduct in ncnn, `ModelBin`.
+Source: `load_model` of Convolution, ConvolutionDepthWise and InnerProduct in ncnn, `ModelBin`;
+`fuse_requantize` in ncnn2int8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,9 @@ _LAYERS = {
 }
 _AS_INT8 = ("Convolution", "ConvolutionDepthWise", "InnerProduct")
 _GROUPS, _INT8_TERM = "7", "8"
+# A layer whose readers are all integer layers gives them integers in their scale.
+_ROUNDS_INPUT, _ROUNDS_OUTPUT = 1, 101
+_OUTPUT = re.compile(r"out[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -94,50 +99,95 @@ def with_integers(parameters: str, weights: bytes, kernels: Sequence[Kernel]) ->
         CollageError: a layer has other weights than every kernel, or nothing becomes integers.
     """
     magic, counts, *lines = parameters.splitlines()
+    layers = [_Layer.read(line) for line in lines if line.strip()]
     words = np.frombuffer(weights, np.uint32)
-    places = np.flatnonzero(np.isin(words, [k.weights.view(np.uint32)[0] for k in kernels]))
-    pieces, cursor, made = [], 0, [magic, counts]
-    for line in lines:
-        layer = _Layer.read(line)
-        if layer is None:
-            made.append(line)
-            continue
-        start, kernel = _place(layer, words, places[np.searchsorted(places, cursor) :], kernels)
-        end = start + layer.weights + (layer.outputs if layer.has_bias else 0)
-        if kernel.integers is None or not layer.takes_integers:
-            made.append(line)
-        else:
-            made.append(f"{line} {_INT8_TERM}=1")
-            bias = words[start + layer.weights : end]
-            pieces += [words[cursor : start - 1], *_packed(kernel, bias)]
-            cursor = end
-            continue
-        pieces.append(words[cursor:end])
-        cursor = end
-    if made[2:] == lines:
+    kernels_of: dict[str, Kernel] = {}
+    starts = _starts(layers, words, kernels, kernels_of)
+    rounded = {layer.name for layer in layers if _is_rounded(layer, kernels_of)}
+    if not rounded:
         raise CollageError("ncnn has no integer layer for anything here; use the target without -quant")
+    scales = {
+        blob: kernels_of[layer.name].input_scale
+        for layer in layers
+        if layer.name in rounded and layer.kind != "InnerProduct"
+        for blob in layer.reads
+    }
+    splits = {layer.reads[0]: layer.makes for layer in layers if layer.kind == "Split"}
+    made, pieces, cursor = [magic, counts], [], 0
+    for layer in layers:
+        if layer.name not in rounded:
+            made.append(layer.line)
+            continue
+        kernel, start = kernels_of[layer.name], starts[layer.name]
+        end = start + layer.weights + (layer.outputs if layer.has_bias else 0)
+        ahead = None if layer.kind == "InnerProduct" else _scale_of(layer.makes[0], scales, splits)
+        made.append(f"{layer.line} {_INT8_TERM}={_ROUNDS_INPUT if ahead is None else _ROUNDS_OUTPUT}")
+        pieces += [words[cursor : start - 1], *_packed(kernel, words[start + layer.weights : end])]
+        pieces += [] if ahead is None else [np.array([ahead], np.float32)]
+        cursor = end
     return "\n".join(made) + "\n", b"".join(piece.tobytes() for piece in (*pieces, words[cursor:]))
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer with weights, as its line tells it."""
+    """A layer as its line tells it; `weights` is 0 where it has none that are known."""
 
+    line: str
+    kind: str
     name: str
-    outputs: int
-    weights: int
-    has_bias: bool
-    takes_integers: bool
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    outputs: int = 0
+    weights: int = 0
+    has_bias: bool = False
+    groups: int = 1
 
     @classmethod
-    def read(cls, line: str) -> _Layer | None:
-        words = line.split()
-        if not words or words[0] not in _LAYERS:
-            return None
-        given = dict(word.split("=") for word in words[4 + int(words[2]) + int(words[3]) :])
-        outputs, bias, weights = (int(given.get(key, 0)) for key in _LAYERS[words[0]])
-        suits = words[0] != "ConvolutionDepthWise" or int(given.get(_GROUPS, 1)) == outputs
-        return cls(words[1], outputs, weights, bool(bias), suits and words[0] in _AS_INT8)
+    def read(cls, line: str) -> _Layer:
+        kind, name, reads, makes, *rest = line.split()
+        end = int(reads) + int(makes)
+        blobs = tuple(rest[: int(reads)]), tuple(rest[int(reads) : end])
+        if kind not in _LAYERS:
+            return cls(line, kind, name, *blobs)
+        given = dict(word.split("=") for word in rest[end:])
+        outputs, bias, weights = (int(given.get(key, 0)) for key in _LAYERS[kind])
+        return cls(line, kind, name, *blobs, outputs, weights, bool(bias), int(given.get(_GROUPS, 1)))
+
+
+def _is_rounded(layer: _Layer, kernels_of: Mapping[str, Kernel]) -> bool:
+    kernel = kernels_of.get(layer.name)
+    if kernel is None or kernel.integers is None or layer.kind not in _AS_INT8:
+        return False
+    return layer.kind != "ConvolutionDepthWise" or layer.groups == layer.outputs
+
+
+def _scale_of(
+    blob: str, scales: Mapping[str, float], splits: Mapping[str, Sequence[str]]
+) -> float | None:
+    """The scale in which all readers of a blob round it; None where one does not, or the net gives it out."""
+    readers = splits.get(blob, (blob,))
+    if any(_OUTPUT.fullmatch(name) for name in (blob, *readers)):
+        return None
+    found = {scales.get(reader) for reader in readers}
+    return found.pop() if len(found) == 1 else None
+
+
+def _starts(
+    layers: Sequence[_Layer],
+    words: np.ndarray,
+    kernels: Sequence[Kernel],
+    kernels_of: dict[str, Kernel],
+) -> dict[str, int]:
+    """Where the weights of each layer begin; notes the kernels they are of."""
+    places = np.flatnonzero(np.isin(words, [k.weights.view(np.uint32)[0] for k in kernels]))
+    starts, cursor = {}, 0
+    for layer in layers:
+        if layer.weights:
+            start, kernels_of[layer.name] = _place(
+                layer, words, places[np.searchsorted(places, cursor) :], kernels
+            )
+            starts[layer.name], cursor = start, start + layer.weights
+    return starts
 
 
 def _place(

@@ -132,6 +132,42 @@ def _f(values: object) -> np.ndarray:
     return np.asarray(values, np.float32)
 
 
+CHAIN = """7767517
+6 7
+Input in0 0 1 in0
+Convolution one 1 1 in0 {first} 0=2 1=1 5=0 6=2
+Split both 1 2 {first} b c
+Convolution two 1 1 b {second} 0=1 1=1 5=0 6=2
+Convolution three 1 1 c out1 0=1 1=1 5=0 6=2
+ReLU last 1 1 {second} out0
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third", "terms"),
+    [
+        ("a", "d", 5.0, [101, 1, 1]),  # both readers round in one scale
+        ("a", "d", 6.0, [1, 1, 1]),
+        ("a", "d", None, [1, 1, None]),  # one computes in float
+        ("out2", "d", 5.0, [1, 1, 1]),  # the net gives the value out
+    ],
+)
+def test_readers_get_integers_where_all_round_alike(
+    first: str, second: str, third: float | None, terms: list[int | None]
+) -> None:
+    one, two = kernel(np.array([1, 2]), [1.0, 1.0], 3.0), kernel(np.array([3, 4]), [1.0], 5.0)
+    last = Kernel(_f([5, 6])) if third is None else kernel(np.array([5, 6]), [1.0], third)
+    stored = b"".join(_f([0, *k.weights]).tobytes() for k in (one, two, last))
+    text, made = with_integers(CHAIN.format(first=first, second=second), stored, [one, two, last])
+    lines = [line.split() for line in text.splitlines() if line.startswith("Convolution")]
+    wanted = [
+        words[-1] if term is None else f"8={term}" for words, term in zip(lines, terms, strict=True)
+    ]
+    assert [words[-1] for words in lines] == wanted
+    assert made[8:20] == _f([1, 1, 3.0]).tobytes()
+    assert (made[20:24] == _f([5.0]).tobytes()) == (terms[0] == 101)
+
+
 def test_changed_weights_have_no_scales() -> None:
     one = kernel(FIRST, [1.0, 1.0])
     with pytest.raises(CollageError, match="pnnx changed the weights of ncnn's layer two"):

@@ -31,7 +31,7 @@ from collage.partitioner.lazy import ir, passes
 OPTIONS = {"use_winograd43_convolution": False, "use_winograd63_convolution": False}
 """Of a net with int8 layers: ncnn's tool rounds to 6 bits where F(4, 3) computes, and these weights have 8."""
 
-_INT8_TAG = 0x000D4B38
+_INT8_TAG, _FLOATS_FOLLOW, _WORD = 0x000D4B38, b"\0\0\0\0", 4
 _LARGEST = 127.0
 _KERNELS = ("Conv", "Gemm", "MatMul")
 # Where a layer's parameters have the number of outputs, whether it has a bias, and the number of weights.
@@ -81,7 +81,7 @@ def write_float(source: Path, destination: Path) -> list[Kernel]:
             value = constant_value(model.graph, f"{node.outputs[0].name}/float", array)
             node.outputs[0].replace_all_uses_with(value)
         elif maker.op_type == "QuantizeLinear" and maker.inputs[0] is not None:
-            _replace(model.graph, node.outputs[0], maker.inputs[0])
+            _pass_on(node, maker.inputs[0])
     passes.RemoveUnusedNodesPass()(model)
     write_streamed(model, destination)
     return [kernel for kernel in found if kernel is not None]
@@ -102,7 +102,7 @@ def with_integers(parameters: str, weights: bytes, kernels: Sequence[Kernel]) ->
     layers = [_Layer.read(line) for line in lines if line.strip()]
     words = np.frombuffer(weights, np.uint32)
     kernels_of: dict[str, Kernel] = {}
-    starts = _starts(layers, words, kernels, kernels_of)
+    starts = _starts(layers, weights, kernels, kernels_of)
     rounded = {layer.name for layer in layers if _is_rounded(layer, kernels_of)}
     if not rounded:
         raise CollageError("ncnn has no integer layer for anything here; use the target without -quant")
@@ -173,40 +173,42 @@ def _scale_of(
 
 
 def _starts(
-    layers: Sequence[_Layer],
-    words: np.ndarray,
-    kernels: Sequence[Kernel],
-    kernels_of: dict[str, Kernel],
+    layers: Sequence[_Layer], weights: bytes, kernels: Sequence[Kernel], kernels_of: dict[str, Kernel]
 ) -> dict[str, int]:
-    """Where the weights of each layer begin; notes the kernels they are of."""
-    places = np.flatnonzero(np.isin(words, [k.weights.view(np.uint32)[0] for k in kernels]))
+    """At which words the weights of each layer begin; notes the kernels they are of."""
     starts, cursor = {}, 0
     for layer in layers:
         if layer.weights:
-            start, kernels_of[layer.name] = _place(
-                layer, words, places[np.searchsorted(places, cursor) :], kernels
-            )
-            starts[layer.name], cursor = start, start + layer.weights
+            alike = [kernel for kernel in kernels if kernel.weights.size == layer.weights]
+            start, kernels_of[layer.name] = _place(layer.name, weights, cursor, alike)
+            starts[layer.name] = start
+            cursor = start + layer.weights + (layer.outputs if layer.has_bias else 0)
     return starts
 
 
-def _place(
-    layer: _Layer, words: np.ndarray, places: np.ndarray, kernels: Sequence[Kernel]
-) -> tuple[int, Kernel]:
-    """Where a layer's weights begin (they have a word of zero before them), and their kernel."""
-    for start in places:
-        end = start + layer.weights
-        found = [
-            kernel
-            for kernel in kernels
-            if kernel.weights.size == layer.weights
-            and np.array_equal(kernel.weights.view(np.uint32), words[start:end])
-        ]
-        if found and start and not words[start - 1]:
-            if any(kernel.input_scale != found[0].input_scale for kernel in found):
-                raise CollageError(f"weights of ncnn's layer {layer.name} have several input scales")
-            return int(start), found[0]
-    raise CollageError(f"pnnx changed the weights of ncnn's layer {layer.name}, so it has no scales")
+def _place(name: str, weights: bytes, cursor: int, kernels: Sequence[Kernel]) -> tuple[int, Kernel]:
+    """The word behind the cursor where one of these kernels begins, and the kernel."""
+    contents = [_FLOATS_FOLLOW + kernel.weights.tobytes() for kernel in kernels]
+    # Between two layers lie the weights of others, seldom any.
+    start = cursor * _WORD
+    found = [i for i, content in enumerate(contents) if weights.startswith(content, start)]
+    if not found:
+        places = [_aligned(weights, content, start) for content in contents]
+        start = min((place for place in places if place >= 0), default=-1)
+        found = [i for i, place in enumerate(places) if place == start >= 0]
+    if not found:
+        raise CollageError(f"pnnx changed the weights of ncnn's layer {name}, so it has no scales")
+    if len({kernels[i].input_scale for i in found}) > 1:
+        raise CollageError(f"weights of ncnn's layer {name} have several input scales")
+    return start // _WORD + 1, kernels[found[0]]
+
+
+def _aligned(weights: bytes, content: bytes, start: int) -> int:
+    """Where content lies at a whole word; -1 for nowhere."""
+    place = weights.find(content, start)
+    while place % _WORD and place >= 0:
+        place = weights.find(content, place + 1)
+    return place
 
 
 def _packed(kernel: Kernel, bias: np.ndarray) -> list[np.ndarray]:
@@ -282,11 +284,12 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     return None if value is None or value.const_value is None else value.const_value.numpy()
 
 
-def _replace(graph: ir.Graph, value: ir.Value, other: ir.Value) -> None:
-    """Let all readers of a value read another, which takes its place and name among the model's outputs."""
-    if value.is_graph_output():
-        name, value.name, other.name = value.name, f"{value.name}/rounded", value.name
-        assert name == other.name
-        ir.convenience.replace_all_uses_with(value, other, replace_graph_outputs=True)
-    else:
-        ir.convenience.replace_all_uses_with(value, other)
+def _pass_on(node: ir.Node, value: ir.Value) -> None:
+    """Let all that read a node's result read a value."""
+    if not node.outputs[0].is_graph_output():
+        node.outputs[0].replace_all_uses_with(value)
+        return
+    node.op_type = "Identity"
+    node.attributes.clear()
+    node.resize_inputs(1)
+    node.replace_input_with(0, value)

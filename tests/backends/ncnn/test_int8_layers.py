@@ -13,6 +13,7 @@ from collage.backends.contract import Available, CompileContext, SubModel, ready
 from collage.backends.ncnn import int8_layers
 from collage.backends.ncnn.backend import NcnnBackend
 from collage.backends.ncnn.int8_layers import Kernel, with_integers, write_float
+from collage.backends.registry import canonical
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -192,6 +193,14 @@ def test_int8_stands_between_float32_only() -> None:
     assert BACKEND.check_target(INT8) is None
     reason = BACKEND.check_target(Target.parse("ncnn -calibrate=mse"))
     assert reason is not None and "-quant=static_int8" in reason
+
+
+def test_int8_has_costs_of_its_own_and_float_keeps_the_old_ones() -> None:
+    assert not {"quant", "float", "calibrate", "smooth"} & set(
+        dict(canonical(Target("ncnn"), 2).options)
+    )
+    assert dict(canonical(INT8, 2).options)["quant"] == "static_int8"
+    assert BACKEND.mixes_with(INT8, Target("ncnn")) and BACKEND.preparation(INT8) is not None
 
 
 def test_regions_without_weights_are_refused() -> None:

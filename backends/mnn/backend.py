@@ -241,7 +241,7 @@ class MnnExecutable(Executable):
             "threads": [max(self._threads), self._threads[-1]],
             "precision": self._session_config["precision"],
             "modes": settings.modes(self._target),
-            "winograd": settings.hint(self._target),
+            "hints": settings.hints(self._target),
             "at_border": [_AT_BORDER[spec.dtype] for spec in self._model.inputs],
         }
         return Standalone("mnn", "MNN", {"model": self._path}, told)
@@ -317,7 +317,8 @@ def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:
     for count in (max(threads, context.threads), threads):
         config = {"backend": "CPU", "numThread": count, "precision": settings.precision(target)}
         made = nn.create_runtime_manager((config | settings.modes(target),))
-    made.set_hint(*settings.hint(target))
+    for hint in settings.hints(target):
+        made.set_hint(*hint)
     return made
 
 

@@ -14,7 +14,8 @@ _LINES = """def open_model(path):
     words = ["-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(made){words}]
     subprocess.run([sys.executable, "-c", convert, *words], check=True, stdout=subprocess.DEVNULL)
     runtime = nn.create_runtime_manager(({{"backend": "CPU", "numThread": {threads}, "precision": "{precision}"{modes}}},))
-    runtime.set_hint({hint}, {level})  # WINOGRAD_MEMORY_LEVEL
+    for hint, value in {hints}:  # WINOGRAD_MEMORY_LEVEL is 3, DYNAMIC_QUANT_OPTIONS 5
+        runtime.set_hint(hint, value)
     net = nn.load_module_from_file(str(made), list(INPUTS), list(OUTPUTS), shape_mutable=False, runtime_manager=runtime)
 
     def compute(inputs):
@@ -34,12 +35,10 @@ def opening_lines(target: Target, threads: int) -> str | None:
     if target.option("rewrite", "off") != "off":
         return None
     given = target.option("threads", "auto")
-    hint, level = settings.hint(target)
     return _LINES.format(
         threads=threads if given == "auto" else given,
         precision=settings.precision(target),
         modes="".join(f', "{name}": {mode}' for name, mode in settings.modes(target).items()),
         words="".join(f', "{word}"' for word in settings.converter_words(target)),
-        hint=hint,
-        level=level,
+        hints=settings.hints(target),
     )

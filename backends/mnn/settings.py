@@ -25,6 +25,8 @@ from collage.partitioner.target import Target
 # (docs/results/precision.md).
 _WINOGRAD_LEVEL = 3
 _LEVEL_OF = {"exact": 2, "large": 3}
+# MNN's hint DYNAMIC_QUANT_OPTIONS: one scale for a whole input takes less time.
+_DYNAMIC_QUANT, _ONE_SCALE = 5, 1
 _NUMBER_OF = {"normal": 0, "high": 1, "low": 2}  # of both modes
 _HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _BITS = {"int8": 8}
@@ -75,9 +77,10 @@ def modes(target: Target) -> dict[str, int]:
     return {name: _NUMBER_OF[mode] for name, mode in given.items() if mode != "normal"}
 
 
-def hint(target: Target) -> list[int]:
-    """MNN's hint for tiles, and its value."""
-    return [_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")]]
+def hints(target: Target) -> list[tuple[int, int]]:
+    """MNN's hints by number, each with its value."""
+    tiles = (_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")])
+    return [tiles, (_DYNAMIC_QUANT, _ONE_SCALE)] if is_integer(target) else [tiles]
 
 
 def is_integer(target: Target) -> bool:

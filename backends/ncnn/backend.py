@@ -36,6 +36,7 @@ from collage.backends.contract import (
     Available,
     CompileContext,
     Executable,
+    Preparation,
     SubModel,
     Unavailable,
     threads_of,
@@ -48,6 +49,7 @@ from collage.backends.ncnn.row_vectors import as_vectors
 from collage.backends.options import THREADS, Option, switch
 from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
+from collage.backends.quantization.float_nodes import positions_of, with_float
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE
@@ -132,7 +134,17 @@ class NcnnBackend(QuantizingBackend, RewritingBackend):
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
         if all(index.nodes[i].op_type in _NOTHING for i in bits(nodes)):
             return "nothing in it computes anything, and pnnx crashes on models without operators"
+        if kinds.kind_of(target) and not any(int8_layers.suits(index, i) for i in bits(nodes)):
+            return "ncnn has no integer layer for anything here; use the target without -quant"
         return super().refuse_region(index, nodes, target)
+
+    def preparation(self, target: Target) -> Preparation | None:
+        found = super().preparation(target)
+        return None if found is None else replace(found, by=f"{found.by}, groups in float")
+
+    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
+        kept = positions_of(target) | int8_layers.positions_in_groups(model.path)
+        return super().prepare(model, with_float(target, kept), context)
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
         return (
@@ -268,7 +280,6 @@ def _options(target: Target, context: CompileContext) -> dict[str, Any]:
         "use_sgemm_convolution": target.option("sgemm", "on") == "on",
         "use_packing_layout": target.option("packing", "on") == "on",
         "lightmode": target.option("light", "on") == "on",
-        **(int8_layers.OPTIONS if kinds.kind_of(target) else {}),
     }
 
 
@@ -302,7 +313,7 @@ def _converted(model: SubModel, target: Target, context: CompileContext) -> tupl
     folder = conversion.converted(
         model.path,
         _FILES,
-        f"ncnn {version('pnnx')} {_EDITION}" + (" integers" if has_integers else ""),
+        f"ncnn {version('pnnx')} {_EDITION}" + (" int8" if has_integers else ""),
         partial(_convert_with_integers if has_integers else _convert, model),
         context.work_dir,
         context.cache_dir,

@@ -7,10 +7,12 @@ layer gets back the integers of the node whose weights it has.
 Traps, each with a test in tests/backends/ncnn/test_int8_layers.py:
 
 * ncnn has no zero points: inputs are rounded with a scale that covers the largest magnitude.
-* A group of a grouped convolution has one scale, so only depthwise ones become integers.
-* Large tiles of Winograd's algorithm overflow with weights of 8 bits (`OPTIONS`).
+* Large tiles of Winograd's algorithm overflow with weights of 8 bits, and in small ones integers are
+  slower than as a product of matrices. So these layers do without.
+* Depthwise convolutions are slower in integers (docs/results/int8.md), and others in groups have one
+  scale for each group. Both stay float.
 
-Source: `load_model` of Convolution, ConvolutionDepthWise and InnerProduct in ncnn, `ModelBin`;
+Source: `load_model` of Convolution and InnerProduct in ncnn, `ModelBin`, `get_masked_option`;
 `fuse_requantize` in ncnn2int8.
 """
 
@@ -26,10 +28,8 @@ import numpy as np
 from collage.backends.quantization.bias_correction import constant_value
 from collage.backends.support.conversion import write_streamed
 from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.lazy import ir, passes
-
-OPTIONS = {"use_winograd43_convolution": False, "use_winograd63_convolution": False}
-"""Of a net with int8 layers: ncnn's tool rounds to 6 bits where F(4, 3) computes, and these weights have 8."""
 
 _INT8_TAG, _FLOATS_FOLLOW, _WORD = 0x000D4B38, b"\0\0\0\0", 4
 _LARGEST = 127.0
@@ -41,10 +41,13 @@ _LAYERS = {
     **dict.fromkeys(("Convolution1D", "ConvolutionDepthWise1D"), _OF_CONVOLUTION),
     "InnerProduct": ("0", "1", "2"),
 }
-_AS_INT8 = ("Convolution", "ConvolutionDepthWise", "InnerProduct")
-_GROUPS, _INT8_TERM = "7", "8"
+_AS_INT8 = ("Convolution", "InnerProduct")
+_INT8_TERM = "8"
+_OF_AN_IMAGE = 4  # dimensions of weights
 # A layer whose readers are all integer layers gives them integers in their scale.
 _ROUNDS_INPUT, _ROUNDS_OUTPUT = 1, 101
+# Parameter 31 of any layer: options of the net that it does without.
+_WITHOUT_WINOGRAD = f"31={1 << 6}"
 _OUTPUT = re.compile(r"out[0-9]+")
 
 
@@ -63,6 +66,23 @@ class Kernel:
     integers: np.ndarray | None = None
     scales: np.ndarray | None = None
     input_scale: float = 0.0
+
+
+def suits(index: GraphIndex, node: int) -> bool:
+    """Whether ncnn has an integer layer for a node with constant weights."""
+    info = index.nodes[node]
+    if info.op_type != "Conv":
+        return info.op_type in _KERNELS
+    shape = index.values[info.inputs[1]].shape or ()
+    return info.attributes.get("group", 1) == 1 and len(shape) == _OF_AN_IMAGE
+
+
+def positions_in_groups(path: Path) -> frozenset[int]:
+    """Positions of the convolutions in groups of a model, and of the batch normalization after each."""
+    nodes = list(ir.load(path).graph)
+    in_groups = [n for n in nodes if n.op_type == "Conv" and n.attributes.get_int("group", 1) > 1]
+    after = [n for node in in_groups for n in node.successors() if n.op_type == "BatchNormalization"]
+    return frozenset(nodes.index(node) for node in (*in_groups, *after))
 
 
 def write_float(source: Path, destination: Path) -> list[Kernel]:
@@ -121,7 +141,8 @@ def with_integers(parameters: str, weights: bytes, kernels: Sequence[Kernel]) ->
         kernel, start = kernels_of[layer.name], starts[layer.name]
         end = start + layer.weights + (layer.outputs if layer.has_bias else 0)
         ahead = None if layer.kind == "InnerProduct" else _scale_of(layer.makes[0], scales, splits)
-        made.append(f"{layer.line} {_INT8_TERM}={_ROUNDS_INPUT if ahead is None else _ROUNDS_OUTPUT}")
+        term = _ROUNDS_INPUT if ahead is None else _ROUNDS_OUTPUT
+        made.append(f"{layer.line} {_INT8_TERM}={term} {_WITHOUT_WINOGRAD}")
         pieces += [words[cursor : start - 1], *_packed(kernel, words[start + layer.weights : end])]
         pieces += [] if ahead is None else [np.array([ahead], np.float32)]
         cursor = end
@@ -140,7 +161,6 @@ class _Layer:
     outputs: int = 0
     weights: int = 0
     has_bias: bool = False
-    groups: int = 1
 
     @classmethod
     def read(cls, line: str) -> _Layer:
@@ -151,14 +171,12 @@ class _Layer:
             return cls(line, kind, name, *blobs)
         given = dict(word.split("=") for word in rest[end:])
         outputs, bias, weights = (int(given.get(key, 0)) for key in _LAYERS[kind])
-        return cls(line, kind, name, *blobs, outputs, weights, bool(bias), int(given.get(_GROUPS, 1)))
+        return cls(line, kind, name, *blobs, outputs, weights, bool(bias))
 
 
 def _is_rounded(layer: _Layer, kernels_of: Mapping[str, Kernel]) -> bool:
     kernel = kernels_of.get(layer.name)
-    if kernel is None or kernel.integers is None or layer.kind not in _AS_INT8:
-        return False
-    return layer.kind != "ConvolutionDepthWise" or layer.groups == layer.outputs
+    return layer.kind in _AS_INT8 and kernel is not None and kernel.integers is not None
 
 
 def _scale_of(

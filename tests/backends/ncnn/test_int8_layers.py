@@ -69,7 +69,9 @@ def test_the_float_form_rounds_nothing(make: object, tmp_path: Path) -> None:
     sample = {s.name: rng.standard_normal(s.static_shape).astype(np.float32) for s in made.inputs}
     for ours, theirs in zip(outputs_of(plain, sample), outputs_of(made, sample), strict=True):
         assert 0 < np.abs(ours - theirs).max() < 0.1 * np.abs(theirs).max()
-    for kernel in kernels:
+    in_groups = 2 if make is mixed else 0
+    assert [kernel.integers is None for kernel in kernels[:in_groups]] == [True] * in_groups
+    for kernel in kernels[in_groups:]:
         assert kernel.integers is not None and kernel.scales is not None and kernel.input_scale > 0
         wide = kernel.integers.reshape(len(kernel.scales), -1) * kernel.scales[:, None]
         assert np.array_equal(kernel.weights, wide.astype(np.float32).reshape(-1))
@@ -123,7 +125,7 @@ def _pair(scales: object, input_scale: float) -> tuple[np.ndarray, float]:
 def test_integers_take_the_place_of_weights_and_scales_follow() -> None:
     one = kernel(FIRST, [1.0, 2.0])
     text, made = with_integers(NET, net(one.weights, SECOND, bias=BIAS), [Kernel(_f(SECOND)), one])
-    assert text.splitlines()[3].endswith(" 8=1") and text.splitlines()[4] == NET.splitlines()[4]
+    assert text.splitlines()[3].endswith(" 8=1 31=64") and text.splitlines()[4] == NET.splitlines()[4]
     tag, scales = np.uint32(0x000D4B38), [1.0, 0.5, 3.0]
     wanted = tag.tobytes() + bytes([1, 2, 3, 4, 5, 6, 0, 0]) + _f(BIAS).tobytes() + _f(scales).tobytes()
     assert made == wanted + _f([0, *SECOND]).tobytes()
@@ -162,9 +164,10 @@ def test_readers_get_integers_where_all_round_alike(
     text, made = with_integers(CHAIN.format(first=first, second=second), stored, [one, two, last])
     lines = [line.split() for line in text.splitlines() if line.startswith("Convolution")]
     wanted = [
-        words[-1] if term is None else f"8={term}" for words, term in zip(lines, terms, strict=True)
+        words[-2:] if term is None else [f"8={term}", "31=64"]
+        for words, term in zip(lines, terms, strict=True)
     ]
-    assert [words[-1] for words in lines] == wanted
+    assert [words[-2:] for words in lines] == wanted
     assert made[8:20] == _f([1, 1, 3.0]).tobytes()
     assert (made[20:24] == _f([5.0]).tobytes()) == (terms[0] == 101)
 
@@ -210,7 +213,21 @@ def test_regions_without_weights_are_refused() -> None:
     """
     index = GraphIndex.from_ir(ir.from_onnx_text(text))
     reason = BACKEND.refuse_region(index, 0b1, INT8)
-    assert reason is not None and "static_int8" in reason
+    assert reason is not None and "no integer layer" in reason
+
+
+def test_what_stays_float_in_ncnn_is_float_in_the_file(tmp_path: Path) -> None:
+    model = mixed(tmp_path)
+    made = quantized(model, INT8, tmp_path)
+    wide = [v for v in ir.load(made.path).graph.initializers.values() if len(v.shape or ()) > 1]
+    assert {(len(v.shape or ()), v.dtype) for v in wide} == {
+        (4, ir.DataType.FLOAT),
+        (2, ir.DataType.INT8),
+    }
+    index = GraphIndex.from_ir(ir.load(model.path))
+    reason = BACKEND.refuse_region(index, 0b000111, INT8)
+    assert reason is not None and "use the target without -quant" in reason
+    assert BACKEND.refuse_region(index, 0b111111, INT8) is None
 
 
 def tiled(folder: Path) -> SubModel:
@@ -220,7 +237,7 @@ def tiled(folder: Path) -> SubModel:
 def run(name: str, given: np.ndarray, large_tiles: bool) -> tuple[float, str]:
     """The error of a model of this module in int8, and the text of its net; runs in a child."""
     if large_tiles:
-        int8_layers.OPTIONS.clear()
+        int8_layers._WITHOUT_WINOGRAD = "31=0"
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         model = {"mixed": mixed, "tiled": tiled}[name](folder)
@@ -238,13 +255,13 @@ def run(name: str, given: np.ndarray, large_tiles: bool) -> tuple[float, str]:
 
 @pytest.mark.slow  # pnnx converts
 @needs_ncnn
-def test_depthwise_layers_are_integers_and_grouped_ones_float() -> None:
+def test_convolutions_in_groups_stay_float() -> None:
     given = np.random.default_rng(3).standard_normal((1, 8, 12, 12)).astype(np.float32)
     error, net_text = run_in_child(run, "mixed", given, False)
     assert 1e-5 < error < 0.06
     lines = [line.split() for line in net_text.splitlines()]
     in_groups = [words for words in lines if words[0] == "ConvolutionDepthWise"]
-    assert ["8=1" in words for words in in_groups] == [True, False]
+    assert ["8=1" in words for words in in_groups] == [False, False]
     assert ["8=1" in words for words in lines if words[0] == "InnerProduct"] == [True]
 
 
@@ -256,4 +273,4 @@ def test_sums_of_large_winograd_tiles_do_not_overflow() -> None:
     error, _ = run_in_child(run, "tiled", given, False)
     assert error < 0.01
     error, _ = run_in_child(run, "tiled", given, True)
-    assert error > 0.1, "ncnn's tiles fit now: OPTIONS need not forbid them"
+    assert error > 0.1, "ncnn's tiles fit now: _WITHOUT_WINOGRAD may go"

@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,9 @@ from collage.backends.contract import (
     Unavailable,
     threads_of,
 )
-from collage.backends.machine.hardware import hardware
-from collage.backends.mnn import script
+from collage.backends.mnn import script, settings
 from collage.backends.mnn.operators import ONNX_OPERATORS, refuse_forms
-from collage.backends.options import THREADS, Option
+from collage.backends.options import THREADS
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE
@@ -71,11 +71,6 @@ _NOT_INSIDE = (
 _FILE = "model.mnn"
 # Its converter appends these to a value's name.
 _OF_CONVERTER = re.compile(r"(_raster_\d+|__group__\d+|__matmul_converted)+\Z")
-# MNN's hint WINOGRAD_MEMORY_LEVEL: at 3, its default, tiles are so large that errors reach 1e-3
-# (docs/results/precision.md).
-_WINOGRAD_LEVEL = 3
-_LEVEL_OF = {"exact": 2, "large": 3}
-_HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
 
 
@@ -87,38 +82,10 @@ class MnnBackend(RewritingBackend):
     summary = "MNN on the CPU: strong on 3x3 and grouped convolutions."
     options = (
         THREADS,
-        Option(
-            "precision",
-            "normal",
-            "What it computes in; low may use 16-bit numbers where the CPU has them.",
-            choices=("low", "normal", "high"),
-        ),
-        Option(
-            "winograd",
-            "exact",
-            "Tiles of Winograd's algorithm: exact leaves out the largest, whose errors reach 1e-3.",
-            choices=("exact", "large"),
-        ),
-        Option(
-            "memory",
-            "normal",
-            "How much memory kernels may take; low leaves out those that need the most.",
-            choices=("low", "normal", "high"),
-            is_later=True,
-            tunable=("low", "high"),
-            whole_first=True,
-            on_trial=True,
-        ),
-        Option(
-            "power",
-            "normal",
-            "Which cores threads prefer, where they differ in speed.",
-            choices=("low", "normal", "high"),
-            is_later=True,
-            tunable=("high",),
-            whole_first=True,
-            on_trial=True,
-        ),
+        settings.PRECISION,
+        settings.WINOGRAD,
+        settings.MEMORY,
+        settings.POWER,
         REWRITE,
     )
 
@@ -149,13 +116,13 @@ class MnnBackend(RewritingBackend):
         )
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        if target.option("precision", "normal") != "low":
-            return Arithmetic()
-        if _HALF not in hardware().features:
-            return Arithmetic(
-                "f32", True, "low is f16 on ARM CPUs that have it; here it changes nothing"
-            )
-        return Arithmetic("f16", False, "pays for convolutions and products, on ARM CPUs with f16")
+        return settings.arithmetic(target)
+
+    def check_target(self, target: Target) -> str | None:
+        return settings.refuse_target(target)
+
+    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
+        return settings.refuse_region(index, nodes, target)
 
     def opening_lines(self, target: Target, threads: int) -> str | None:
         return script.opening_lines(target, threads)
@@ -175,21 +142,20 @@ class MnnExecutable(Executable):
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model = model
         self._expr, nn = _import()
-        self._path = _converted(rewritten(model, target, context), context)
+        self._path = _converted(rewritten(model, target, context), target, context)
         self._is_kept = context.cache_dir is not None
         self._session_config = {
             "numThread": threads_of(target, context),
-            "precision": target.option("precision", "normal"),
-            **_modes(target),
+            "precision": settings.precision(target),
+            **settings.modes(target),
         }
         self._target = target
         precision = {
             "low": self._expr.PrecisionMode.Low,
             "normal": self._expr.PrecisionMode.Normal,
             "high": self._expr.PrecisionMode.High,
-        }[target.option("precision", "normal")]
+        }[settings.precision(target)]
         self._threads = (context.threads, threads_of(target, context))
-        self._winograd = [_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")]]
         self._runtime = _runtime(nn, target, context)
         self._is_static = all(spec.is_static for spec in model.inputs)
         self._module: Any = self._load(nn, precision)
@@ -271,14 +237,14 @@ class MnnExecutable(Executable):
         return True
 
     def standalone(self) -> Standalone:
-        settings = {
+        told = {
             "threads": [max(self._threads), self._threads[-1]],
             "precision": self._session_config["precision"],
-            "modes": _modes(self._target),
-            "winograd": self._winograd,
+            "modes": settings.modes(self._target),
+            "hints": settings.hints(self._target),
             "at_border": [_AT_BORDER[spec.dtype] for spec in self._model.inputs],
         }
-        return Standalone("mnn", "MNN", {"model": self._path}, settings)
+        return Standalone("mnn", "MNN", {"model": self._path}, told)
 
     def profile(self, runs: int) -> list[OpTime]:
         with quiet():
@@ -345,21 +311,15 @@ def _without_added_axes(shape: tuple[int, ...], spec: TensorSpec) -> tuple[int, 
 
 
 def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:
-    precision = target.option("precision", "normal")
     threads = threads_of(target, context)
     # MNN starts its threads once in a process, and a later runtime has no more. So the most that a
     # target here uses are started first.
     for count in (max(threads, context.threads), threads):
-        config = {"backend": "CPU", "numThread": count, "precision": precision}
-        made = nn.create_runtime_manager((config | _modes(target),))
-    made.set_hint(_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")])
+        config = {"backend": "CPU", "numThread": count, "precision": settings.precision(target)}
+        made = nn.create_runtime_manager((config | settings.modes(target),))
+    for hint in settings.hints(target):
+        made.set_hint(*hint)
     return made
-
-
-def _modes(target: Target) -> dict[str, str]:
-    """Memory and power modes, where they are not the usual ones."""
-    given = {name: target.option(name, "normal") for name in ("memory", "power")}
-    return {name: mode for name, mode in given.items() if mode != "normal"}
 
 
 def _import() -> tuple[Any, Any]:
@@ -369,16 +329,18 @@ def _import() -> tuple[Any, Any]:
     return MNN.expr, MNN.nn
 
 
-def _converted(model: SubModel, context: CompileContext) -> Path:
+def _converted(model: SubModel, target: Target, context: CompileContext) -> Path:
     """MNN's own file for a model, from the cache where it is in it."""
-    name = f"mnn {version('MNN')}"
+    words = settings.converter_words(target)
+    name = " ".join(["mnn", version("MNN"), *words])
+    convert = partial(_convert, words)
     folder = conversion.converted(
-        model.path, [_FILE], name, _convert, context.work_dir, context.cache_dir
+        model.path, [_FILE], name, convert, context.work_dir, context.cache_dir
     )
     return folder / _FILE
 
 
-def _convert(source: Path, folder: Path) -> None:
+def _convert(given: Sequence[str], source: Path, folder: Path) -> None:
     destination = folder / _FILE
     # MNN's wheel installs its converter under this name, at the top level.
     converter = importlib.util.find_spec("_tools")
@@ -388,7 +350,7 @@ def _convert(source: Path, folder: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv.pop(1)); import _tools; _tools.mnnconvert(sys.argv)"
     )
     words = [sys.executable, "-c", program, str(Path(converter.origin).parent)]
-    words += ["-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(destination)]
+    words += ["-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(destination), *given]
     done = conversion.run_converter(words, folder)
     if done.returncode or not destination.is_file() or not destination.stat().st_size:
         raise CollageError(f"MNN's converter refused the model ({done.returncode})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collage.backends.mnn import settings
 from collage.partitioner.target import Target
 
 _LINES = """def open_model(path):
@@ -10,10 +11,11 @@ _LINES = """def open_model(path):
 
     made = Path(tempfile.mkdtemp()) / "model.mnn"
     convert = "import sys, _tools; _tools.mnnconvert(sys.argv)"
-    words = ["-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(made)]
+    words = ["-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(made){words}]
     subprocess.run([sys.executable, "-c", convert, *words], check=True, stdout=subprocess.DEVNULL)
     runtime = nn.create_runtime_manager(({{"backend": "CPU", "numThread": {threads}, "precision": "{precision}"{modes}}},))
-    runtime.set_hint(3, {level})  # WINOGRAD_MEMORY_LEVEL
+    for hint, value in {hints}:  # WINOGRAD_MEMORY_LEVEL is 3, DYNAMIC_QUANT_OPTIONS 5
+        runtime.set_hint(hint, value)
     net = nn.load_module_from_file(str(made), list(INPUTS), list(OUTPUTS), shape_mutable=False, runtime_manager=runtime)
 
     def compute(inputs):
@@ -26,7 +28,6 @@ _LINES = """def open_model(path):
 
     return compute
 """
-_LEVEL_OF = {"exact": 2, "large": 3}
 
 
 def opening_lines(target: Target, threads: int) -> str | None:
@@ -34,10 +35,10 @@ def opening_lines(target: Target, threads: int) -> str | None:
     if target.option("rewrite", "off") != "off":
         return None
     given = target.option("threads", "auto")
-    modes = {name: target.option(name, "normal") for name in ("memory", "power")}
     return _LINES.format(
         threads=threads if given == "auto" else given,
-        precision=target.option("precision", "normal"),
-        modes="".join(f', "{name}": "{mode}"' for name, mode in modes.items() if mode != "normal"),
-        level=_LEVEL_OF[target.option("winograd", "exact")],
+        precision=settings.precision(target),
+        modes="".join(f', "{name}": {mode}' for name, mode in settings.modes(target).items()),
+        words="".join(f', "{word}"' for word in settings.converter_words(target)),
+        hints=settings.hints(target),
     )

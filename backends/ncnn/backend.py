@@ -22,6 +22,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,15 +36,20 @@ from collage.backends.contract import (
     Available,
     CompileContext,
     Executable,
+    Preparation,
     SubModel,
     Unavailable,
     threads_of,
 )
 from collage.backends.machine import process_policy
 from collage.backends.machine.hardware import hardware
+from collage.backends.ncnn import int8_layers
 from collage.backends.ncnn.operators import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from collage.backends.ncnn.row_vectors import as_vectors
 from collage.backends.options import THREADS, Option, switch
+from collage.backends.quantization import kinds
+from collage.backends.quantization.backend import QuantizingBackend
+from collage.backends.quantization.float_nodes import positions_of, with_float
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE
@@ -64,11 +70,12 @@ _INSTALL = "pip install 'collage-tuner[ncnn]'"
 _NOTHING = {"Dropout", "Identity"}  # pnnx leaves these out
 
 
-class NcnnBackend(RewritingBackend):
+class NcnnBackend(QuantizingBackend, RewritingBackend):
     """ncnn through pnnx."""
 
     name = "ncnn"
     style = "graph"
+    float_results = True
     summary = "ncnn on the CPU: convolution nets of batch size one, converted by pnnx."
     options = (
         THREADS,
@@ -90,6 +97,7 @@ class NcnnBackend(RewritingBackend):
         switch("packing", "Several channels are kept side by side in memory."),
         switch("light", "Values are given back as soon as nothing reads them."),
         REWRITE,
+        *(replace(option, is_later=True) for option in kinds.options(kinds.STATIC)),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -102,6 +110,10 @@ class NcnnBackend(RewritingBackend):
         return Available(found)
 
     def check_target(self, target: Target) -> str | None:
+        if kinds.kind_of(target) and target.option("precision", "f32") != "f32":
+            return "ncnn's int8 layers stand between float32 ones; use -precision=f32"
+        if refused := kinds.refuse_float(target):
+            return refused
         features = hardware().features
         if target.option("precision", "f32") != "f16" or {"f16c", "asimdhp"} & set(features):
             return None
@@ -122,7 +134,17 @@ class NcnnBackend(RewritingBackend):
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
         if all(index.nodes[i].op_type in _NOTHING for i in bits(nodes)):
             return "nothing in it computes anything, and pnnx crashes on models without operators"
-        return None
+        if kinds.kind_of(target) and not any(int8_layers.suits(index, i) for i in bits(nodes)):
+            return "ncnn has no integer layer for anything here; use the target without -quant"
+        return super().refuse_region(index, nodes, target)
+
+    def preparation(self, target: Target) -> Preparation | None:
+        found = super().preparation(target)
+        return None if found is None else replace(found, by=f"{found.by}, groups in float")
+
+    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
+        kept = positions_of(target) | int8_layers.positions_in_groups(model.path)
+        return super().prepare(model, with_float(target, kept), context)
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
         return (
@@ -135,6 +157,8 @@ class NcnnBackend(RewritingBackend):
         )
 
     def arithmetic(self, target: Target) -> Arithmetic:
+        if kind := kinds.kind_of(target):
+            return Arithmetic(kinds.numbers(target), True, kinds.sense(kind))
         precision = target.option("precision", "f32")
         if precision == "f16":
             return Arithmetic(
@@ -162,7 +186,7 @@ class NcnnExecutable(Executable):
         ncnn = _ncnn()
         self._model = model
         read = rewritten(model, target, context)
-        parameters, weights, script = _converted(read, context)
+        parameters, weights, script = _converted(read, target, context)
         self._kept = (parameters, weights, script) if context.cache_dir is not None else None
         self._batched = [_is_batched(script, i) for i in range(len(model.inputs))]
         _check_layers(ncnn, parameters)
@@ -283,13 +307,14 @@ def _is_batched(script: Path, position: int) -> bool:
     )
 
 
-def _converted(model: SubModel, context: CompileContext) -> tuple[Path, Path, Path]:
+def _converted(model: SubModel, target: Target, context: CompileContext) -> tuple[Path, Path, Path]:
     """Parameters, weights and sample script for a model, from the cache where they are in it."""
+    has_integers = kinds.kind_of(target) is not None
     folder = conversion.converted(
         model.path,
         _FILES,
-        f"ncnn {version('pnnx')} {_EDITION}",
-        partial(_convert, model),
+        f"ncnn {version('pnnx')} {_EDITION}" + (" int8" if has_integers else ""),
+        partial(_convert_with_integers if has_integers else _convert, model),
         context.work_dir,
         context.cache_dir,
     )
@@ -319,6 +344,20 @@ def _convert(model: SubModel, source: Path, folder: Path) -> None:
     ]
     text = parameters.read_text(encoding="utf-8")
     parameters.write_text(as_vectors(text, rows), encoding="utf-8")
+
+
+def _convert_with_integers(model: SubModel, source: Path, folder: Path) -> None:
+    """Run pnnx on the float form of a model, and give the layers their integers."""
+    plain = source.with_name("float.onnx")
+    kernels = int8_layers.write_float(source, plain)
+    _convert(model, plain, folder)
+    plain.unlink()
+    parameters, weights = (folder / name for name in _FILES[:2])
+    text, content = int8_layers.with_integers(
+        parameters.read_text(encoding="utf-8"), weights.read_bytes(), kernels
+    )
+    parameters.write_text(text, encoding="utf-8")
+    weights.write_bytes(content)
 
 
 def _check_layers(ncnn: Any, parameters: Path) -> None:

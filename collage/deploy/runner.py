@@ -115,7 +115,8 @@ class MnnPart:
         for count in settings["threads"]:
             config = {"backend": "CPU", "numThread": count, "precision": settings["precision"]}
             self._runtime = MNN.nn.create_runtime_manager((config | settings.get("modes", {}),))
-        self._runtime.set_hint(*settings["winograd"])
+        for hint in settings["hints"]:
+            self._runtime.set_hint(*hint)
         how: dict[str, Any] = {"runtime_manager": self._runtime, "shape_mutable": "any_size" in part}
         how["precision_mode"] = getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize())
         names = [[spec["name"] for spec in part[side]] for side in SIDES]

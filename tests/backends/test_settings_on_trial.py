@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collage.backends.contract import Available, CompileContext
-from collage.backends.mnn import backend as mnn
+from collage.backends.mnn import settings as mnn
 from collage.backends.ncnn import backend as ncnn
 from collage.backends.numerics.comparison import output_error
 from collage.backends.openvino import executable as openvino
@@ -68,8 +68,9 @@ def test_settings_of_openvino_reach_its_compiler() -> None:
 
 
 def test_settings_of_mnn_and_ncnn_reach_them() -> None:
-    assert mnn._modes(Target.parse("mnn -memory=low -power=high")) == {"memory": "low", "power": "high"}
-    assert mnn._modes(Target("mnn")) == {}
+    # MNN's Python module reads numbers, and nothing from words.
+    assert mnn.modes(Target.parse("mnn -memory=low -power=high")) == {"memory": 2, "power": 1}
+    assert mnn.modes(Target("mnn")) == {}
     names = ("use_sgemm_convolution", "use_packing_layout", "lightmode")
     usual = ncnn._options(Target("ncnn"), CONTEXT)
     assert [usual[name] for name in names] == [True, True, True]

@@ -15,6 +15,7 @@ from collage.partitioner.target import Target
         ("openvino -quant=static_int8", True),
         ("openvino -quant=weights_int8", True),
         ("onnxruntime -quant=static_int8", True),
+        ("ncnn -quant=static_int8", True),
         ("onnxruntime -quant=dynamic_int8", False),
     ],
 )

@@ -192,7 +192,10 @@ def _dense(folder: Path) -> SubModel:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
-    ["onnxruntime", "onnxruntime -pool=off", "openvino", "mnn", "mnn -memory=low -power=high", "ncnn"],
+    [
+        *("onnxruntime", "onnxruntime -pool=off", "openvino", "ncnn"),
+        *("mnn", "mnn -memory=low -power=high", "mnn -precision=int8"),
+    ],
 )
 def test_every_setting_of_a_partition_is_read(text: str, tmp_path: Path) -> None:
     target = Target.parse(text)
@@ -218,7 +221,7 @@ def test_every_setting_of_a_partition_is_read(text: str, tmp_path: Path) -> None
     opened = runner.PARTS[alone.runtime](tmp_path, part)
     x, y = np.arange(8, dtype=np.float32)[None], np.zeros((1, 8), np.float32)
     opened.bind([x], [y])()
-    np.testing.assert_allclose(y, x, atol=1e-2)
+    np.testing.assert_allclose(y, x, atol=5e-2)
     assert settings.seen == settings.keys()
     if alone.runtime == "onnxruntime":
         assert opened.session.get_session_options().enable_cpu_mem_arena is ("off" not in text)

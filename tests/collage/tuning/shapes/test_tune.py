@@ -134,7 +134,6 @@ def test_a_size_that_the_model_cannot_have_is_named(tmp_path: Path) -> None:
             "evaluate=top1 scores real samples: give them with --inputs",
         ),
         ({"labels": "y.npy"}, "labels are the truth of a metric"),
-        ({"targets": ["onnxruntime -quant=dynamic_int8"]}, "rewrites nodes for one shape"),
         ({"targets": ["null -domain=sim:0"]}, "computes in memory of a device"),
     ],
 )

@@ -8,7 +8,9 @@ Invariant: integers have the same scales and weights at every size: they are fit
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +33,7 @@ Key = tuple[int, Target]
 """The nodes of a partition that is rewritten, and for which target; its threads change nothing in the file."""
 Form = frozenset[Key]
 
-_TIMEOUT_S = 1800.0
+_TIMEOUT_S, _LEAST_S = 1800.0, 30.0
 
 
 def form_of(plan: Plan) -> Form:
@@ -75,15 +77,21 @@ class FreeRegions(RegionFiles):
         self._rewritten: dict[Key, SubModel] = {}
         self._failures: dict[Key, str] = {}
 
-    def rewrite(self, plans: Iterable[Plan]) -> None:
-        """Rewrite the partitions of plans whose targets do that; what fails is told by `refusal`."""
+    def rewrite(self, plans: Iterable[Plan], until_s: float = math.inf) -> None:
+        """Rewrite the partitions of plans whose targets do that; what fails is told by `refusal`.
+
+        Args:
+            plans: the more important ones first.
+            until_s: on the monotonic clock; one that takes longer fails, but for half a minute each.
+        """
         for plan in plans:
             for partition in plan.partitions:
                 key = key_of(partition)
                 if key is None or key in self._rewritten or key in self._failures:
                     continue
                 try:
-                    self._rewritten[key] = self._made(partition)
+                    seconds = max(_LEAST_S, until_s - time.monotonic())
+                    self._rewritten[key] = self._made(partition, min(_TIMEOUT_S, seconds))
                 except ChildFailed as failure:
                     self._failures[key] = f"{partition.target} cannot rewrite it: {failure.reason}"
 
@@ -99,7 +107,7 @@ class FreeRegions(RegionFiles):
         """Sub-models of the model bound to one shape; rewritten partitions are those of all sizes, bound."""
         return _BoundRegions(self, bound, directory)
 
-    def _made(self, partition: Candidate) -> SubModel:
+    def _made(self, partition: Candidate, timeout_s: float) -> SubModel:
         folder = self._folder / f"rewritten-{len(self._rewritten) + len(self._failures)}"
         work, kept = folder / "made", self._folder / "kept"
         work.mkdir(parents=True)
@@ -111,7 +119,7 @@ class FreeRegions(RegionFiles):
             work.resolve(),
             self._threads,
             kept.resolve(),
-            limits=ChildLimits(timeout_s=_TIMEOUT_S),
+            limits=ChildLimits(timeout_s=timeout_s),
             cancel=self._cancel,
         )
         # Weights beside the file are mapped, and shared by copies for one shape.

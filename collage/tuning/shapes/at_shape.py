@@ -113,6 +113,7 @@ class AtShape:
         plans: Sequence[tuple[str, Plan]],
         is_slow_alone: Callable[[Plan], bool] = lambda plan: False,
         refusal: Callable[[Plan], str | None] = lambda plan: None,
+        needed: int | None = None,
     ) -> None:
         """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
 
@@ -120,6 +121,7 @@ class AtShape:
             plans: with their names.
             is_slow_alone: whether a plan compiled for this shape alone is expected to gain nothing; then it is left out.
             refusal: why a plan cannot be compiled at all, or None.
+            needed: so many of the first plans are compiled for any shape however late it is; None for all.
         """
         for entry in self._add(plans):
             entry.refused = refusal(entry.plan)
@@ -132,7 +134,8 @@ class AtShape:
         if not any_shape:
             return
         # The first is needed in any case: the comparison begins with it.
-        self._timer.time([*any_shape, *alone], needed=len(any_shape) - 1, deadline=self._deadline)
+        first = len(any_shape) if needed is None else min(needed, len(any_shape))
+        self._timer.time([*any_shape, *alone], needed=first - 1, deadline=self._deadline)
         if not self._deadline.fits(2 * self._timer.plan_s):
             return
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]

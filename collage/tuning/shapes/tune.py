@@ -7,6 +7,7 @@ one shape is a plan for all, and its partitions are timed at the others, compile
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -99,7 +100,9 @@ def tune_shapes(
     plans = plans_to_time(bound[main].model, request.targets, _found(bound[main].model, result))
     regions = _regions(request, run, free, samplings)
     with run.stage("measure", "rewriting partitions for all sizes"):
-        regions.rewrite(plan for _, plan in plans)
+        limit_s = request.options.time_limit_s
+        until_s = math.inf if limit_s is None else run.clock.begin_s + limit_s
+        regions.rewrite((plan for _, plan in plans), until_s)
     measured: dict[int, AtShape] = {}
     end_s = _end_s(run, request.options.time_limit_s)
     for i in in_order(bound):
@@ -108,7 +111,7 @@ def tune_shapes(
         expected = Expected(list(measured.values()), own)
         with run.stage("end_to_end", f"timing plans at {own.text}"):
             at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
-            at.time(plans, expected.is_no_faster_alone, regions.refusal)
+            at.time(plans, expected.is_no_faster_alone, regions.refusal, len(request.targets) + 1)
             measured[i] = at
     timed = [measured[i] for i in range(len(bound))]
     with run.stage("end_to_end", "timing plans at sizes that change"):

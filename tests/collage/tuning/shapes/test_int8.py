@@ -19,6 +19,7 @@ from collage.deploy import runner
 from collage.deploy.package import PLAIN, write_package
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.errors import NoPlanError
+from collage.watch.plans import watched_plan
 from tests.collage.shapes import models
 from tests.tuning import tuned
 
@@ -149,6 +150,24 @@ def test_the_command_line_takes_int8_of_any_size(artifact: Path, command: list[s
     if command[0] == "bench":
         said = " ".join(done.output.split())
         assert "single targets of the given model are not timed" in said
+
+
+@pytest.mark.slow
+def test_int8_of_two_runtimes_and_float_share_one_file(tmp_path: Path) -> None:
+    first, second = _INT8, "openvino -quant=weights_int8"
+    pins = [f"{name}_0={first}" for name in ("up", "active", "down")]
+    pins += [f"{name}_1={second}" for name in ("up", "active", "down")]
+    pins += [f"{name}=mnn" for name in ("sum_0", "sum_1", "mean")]
+    path = _tuned(tmp_path, ["mnn", first, second], strategy="manual", pins=pins)
+    stored = read_plan(path)
+    targets = [str(one.target) for one in stored.plan.partitions]
+    assert set(targets) == {"mnn", first, second}
+    assert [bool(note.prepared) for note in stored.notes] == [text != "mnn" for text in targets]
+    with collage.load(path) as session:
+        _check(session.run, tmp_path / "m.onnx")
+    (tmp_path / "watch").mkdir()
+    watched = watched_plan(path, tmp_path / "watch", 1)
+    assert sum(step.model.prepared for step in watched.whole.steps) == 2
 
 
 @pytest.mark.slow

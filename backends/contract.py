@@ -98,11 +98,13 @@ class Preparation:
         by: what is made by which version of what; part of every cost key.
         calibrated: True when it needs samples of the inputs.
         least_opset: older models are converted to this one first.
+        mixes_rows: True when the values of one row change how others are rounded.
     """
 
     by: str
     calibrated: bool = False
     least_opset: int = 0
+    mixes_rows: bool = False
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class PlanSession:
         self.inputs = tuple(index.values[name] for name in index.inputs)
         self.outputs = tuple(index.values[name] for name in index.outputs)
         made = tuple(name for name in index.outputs if name in index.producer)
-        steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
+        steps = tuple((regions.of(p), p.target) for p in plan.partitions)
         self._served: Served = Served(steps, self.inputs, made, threads, folder, cache_dir)
         self._child: Callable[[Any], None] = serve
         self._cancel = cancel

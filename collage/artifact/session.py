@@ -31,6 +31,7 @@ from collage.artifact.unpack import usable_folder as usable_folder
 from collage.artifact.verification import Verification, VerificationError
 from collage.artifact.verify import (
     WrongPartitionError,
+    not_rewritten,
     note_of,
     noted_errors,
     prove,
@@ -121,11 +122,8 @@ class Session:
         )
         steps = []
         for i, (model, target) in enumerate(zip(parts.models, self.targets, strict=True)):
-            if resolve(target).preparation(target) is not None and not model.prepared:
-                raise LoadError(
-                    f"partition {i} is planned for {target}, but its nodes were not rewritten for it; tune "
-                    "the model again, and load the artifact that comes out"
-                )
+            if (reason := not_rewritten(i, target, model)) is not None:
+                raise LoadError(reason)
             steps.append(PlannedStep(model.path.parent.name, model, target))
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._wanted: Wanted = {spec.name: (np.dtype(spec.dtype), fixed(spec)) for spec in self.inputs}

@@ -17,10 +17,9 @@ from collage.artifact.session import LoadError, Session
 from collage.artifact.state import State
 from collage.artifact.unpack_shapes import UnpackedPlan, unpack_shapes
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
-from collage.artifact.verify import WrongPartitionError, prove, samples_of
+from collage.artifact.verify import WrongPartitionError, not_rewritten, prove, samples_of
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.machine.resident_memory import give_back
-from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan
@@ -169,8 +168,8 @@ class ShapedSession(Session):
         parts = []
         for i, (model, target) in enumerate(zip(plan.models, plan.targets, strict=True)):
             placed = self._placed(i, target, fallback)
-            if resolve(placed).preparation(placed) is not None:
-                raise LoadError(f"partition {i} is planned for {placed}, which needs fixed sizes")
+            if (reason := not_rewritten(i, placed, model)) is not None:
+                raise LoadError(reason)
             parts.append(Part(model.path.parent.name, model, placed, treated.treatments[i]))
         return PartedPlan(tuple(parts), plan.lanes)
 

@@ -18,7 +18,7 @@ from collage.partitioner.tensor import TensorSpec
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
 
 # Part of every folder's name: raise it when parts are made in another way.
-_EDITION = 2
+_EDITION = 3
 _CONTENTS = "shapes.json"
 
 
@@ -66,10 +66,16 @@ def _take_apart(path: Path, folder: Path) -> UnpackedShapes:
     stored = read_plan(path, mapped=True)
     model, index = stored.model, stored.model.index
     served = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
-    regions = RegionFiles(model, folder, mapped=True)
+    known = {
+        text: decode_plan(model, text)
+        for one in served.classes
+        for text in (one.plan.plan, *([] if one.hot is None else [one.hot.plan]))
+    }
+    done = {nodes for content in known.values() for nodes in content.prepared}
+    regions = RegionFiles(model, folder, prepared=done, mapped=True)
 
     def unpacked(text: str) -> UnpackedPlan:
-        plan = decode_plan(model, text).plan
+        plan = known[text].plan
         return UnpackedPlan(
             tuple(regions.get(partition.nodes) for partition in plan.partitions),
             tuple(partition.target for partition in plan.partitions),
@@ -106,6 +112,7 @@ def _plan_json(plan: UnpackedPlan, folder: Path) -> dict[str, Any]:
                 "path": str(model.path.relative_to(folder)),
                 "inputs": described(model.inputs),
                 "outputs": described(model.outputs),
+                "prepared": model.prepared,
             }
             for model in plan.models
         ],
@@ -130,7 +137,12 @@ def _read(folder: Path) -> UnpackedShapes:
 def _plan(content: Mapping[str, Any], folder: Path) -> UnpackedPlan:
     models: Sequence[Mapping[str, Any]] = content["models"]
     return UnpackedPlan(
-        tuple(SubModel(folder / m["path"], specs(m["inputs"]), specs(m["outputs"])) for m in models),
+        tuple(
+            SubModel(
+                folder / m["path"], specs(m["inputs"]), specs(m["outputs"]), prepared=m["prepared"]
+            )
+            for m in models
+        ),
         tuple(Target.parse(text) for text in content["targets"]),
         content["lanes"],
     )

@@ -117,6 +117,16 @@ def versions_of(targets: Sequence[Target]) -> dict[str, str]:
     return {name: said.version for name, said in found.items() if isinstance(said, Available)}
 
 
+def not_rewritten(position: int, target: Target, model: SubModel) -> str | None:
+    """Why a partition cannot be compiled: its target reads other nodes than the model's; or None."""
+    if backend_of(target).preparation(target) is None or model.prepared:
+        return None
+    return (
+        f"partition {position} is planned for {target}, but its nodes were not rewritten for it; tune the model again, "
+        "and load the artifact that comes out"
+    )
+
+
 def note_of(
     cache_dir: Path | None, files: Sequence[Path] | None, facts: Sequence[object]
 ) -> Path | None:

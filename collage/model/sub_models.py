@@ -17,6 +17,7 @@ import numpy as np
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import write_samples
 from collage.disk_space import DiskBudget, remove, size_bytes
+from collage.partitioner.candidate import Candidate
 from collage.partitioner.emit.extract import extract
 from collage.partitioner.graph.model import Model
 
@@ -73,6 +74,10 @@ class RegionFiles:
             kept.lent = weakref.ref(lent)
             self._kept[nodes] = kept
             return lent
+
+    def of(self, partition: Candidate) -> SubModel:
+        """The sub-model of a partition of a plan."""
+        return self.get(partition.nodes)
 
     def drop(self, nodes: int) -> None:
         """Delete the files of a sub-model that is no longer used."""

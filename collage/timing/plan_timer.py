@@ -190,7 +190,7 @@ class PlanTimer:
         for entry in entries:
             steps = []
             for partition in entry.plan.partitions:
-                model = (entry.regions or self._regions).get(partition.nodes)
+                model = (entry.regions or self._regions).of(partition)
                 name = str(model.path.parent)
                 regions[name] = model
                 steps.append(

@@ -145,7 +145,8 @@ def _chosen(stored: ArtifactPlan) -> _Chosen:
     sizes = max(served.space.shapes, key=lambda shape: shape.weight * extent(shape.sizes)).sizes
     text = served.classes[served.class_of(sizes)].plan.plan
     proof = next((p.plan for p in served.proofs if dict(p.sizes) == dict(sizes)), None)
-    return _Chosen(decode_plan(stored.model, text).plan, sizes, (), proof)
+    content = decode_plan(stored.model, text)
+    return _Chosen(content.plan, sizes, content.prepared, proof)
 
 
 def _blocks(model: Model, nodes: int, count: int) -> list[int]:

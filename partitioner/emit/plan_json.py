@@ -51,6 +51,12 @@ class PlanText:
     versions: Mapping[str, str] = field(default_factory=dict)  # of whatever made the plan, by name
     notes: tuple[PartitionNote, ...] = ()
 
+    @property
+    def prepared(self) -> tuple[int, ...]:
+        """The nodes (bitset) of each partition that was rewritten."""
+        pairs = zip(self.plan.partitions, self.notes, strict=True)
+        return tuple(partition.nodes for partition, note in pairs if note.prepared)
+
 
 def encode_plan(
     model: Model,

@@ -12,6 +12,7 @@ from collage.backends.options import SHORT_CALL_US, THREADS
 from collage.backends.registry import target_spec, tunable_options
 from collage.deadline import NO_DEADLINE, Deadline
 from collage.model.binding import bind
+from collage.model.free_regions import Form, FreeRegions, form_of
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
@@ -111,20 +112,30 @@ class AtShape:
         self,
         plans: Sequence[tuple[str, Plan]],
         is_slow_alone: Callable[[Plan], bool] = lambda plan: False,
+        refusal: Callable[[Plan], str | None] = lambda plan: None,
+        needed: int | None = None,
     ) -> None:
         """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
 
         Args:
             plans: with their names.
             is_slow_alone: whether a plan compiled for this shape alone is expected to gain nothing; then it is left out.
+            refusal: why a plan cannot be compiled at all, or None.
+            needed: so many of the first plans are compiled for any shape however late it is; None for all.
         """
-        self._add(plans)
+        for entry in self._add(plans):
+            entry.refused = refusal(entry.plan)
         for entry in self.fixed:
-            if is_slow_alone(entry.plan):
+            if entry.refused is None and is_slow_alone(entry.plan):
                 entry.refused = _LEFT_OUT
-        entries = [*self.dynamic, *(entry for entry in self.fixed if entry.refused is None)]
+        any_shape, alone = (
+            [entry for entry in known if entry.refused is None] for known in (self.dynamic, self.fixed)
+        )
+        if not any_shape:
+            return
         # The first is needed in any case: the comparison begins with it.
-        self._timer.time(entries, needed=len(self.dynamic) - 1, deadline=self._deadline)
+        first = len(any_shape) if needed is None else min(needed, len(any_shape))
+        self._timer.time([*any_shape, *alone], needed=first - 1, deadline=self._deadline)
         if not self._deadline.fits(2 * self._timer.plan_s):
             return
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
@@ -179,14 +190,14 @@ class AtShape:
         """What the user should know of how plans were timed here."""
         return self._timer.warnings()
 
-    def best(self) -> TimedPlan | None:
-        """The plan for any shape that wins here; None where none runs."""
-        fit = self._fit(self.dynamic)
+    def best(self, form: Form | None = None) -> TimedPlan | None:
+        """The plan for any shape that wins here, among those of a form or all; None where none runs."""
+        fit = [e for e in self._fit(self.dynamic) if form is None or form_of(e.plan) == form]
         return choose(fit, self.estimates) if fit else None
 
     def hot(self, plan: TimedPlan) -> TimedPlan | None:
         """The plan compiled for this shape alone that is proven faster than another plan here; None without any."""
-        fit = self._fit(self.fixed)
+        fit = [e for e in self._fit(self.fixed) if form_of(e.plan) == form_of(plan.plan)]
         if not fit:
             return None
         fastest = choose(fit, self.estimates)
@@ -257,7 +268,7 @@ def at_shape(
     request: TuneRequest,
     bound: BoundShape,
     sampling: Sampling,
-    free: RegionFiles,
+    free: FreeRegions,
     tolerance: float,
     seconds: float = math.inf,
 ) -> AtShape:
@@ -272,7 +283,7 @@ def at_shape(
         tolerance: plans with a larger error are not chosen.
         seconds: for timing plans there.
     """
-    exact = RegionFiles(bound.model, sampling.work_dir / "regions", mapped=True)
+    exact = free.at(bound.model, sampling.work_dir / "regions")
     specs = tuple(map(target_spec, request.targets))
     constraints = request.options.constraints()
     template = without_plans(sampling)
@@ -292,12 +303,14 @@ def at_shape(
 
 
 def plans_to_time(
-    model: Model, targets: Sequence[Target], found: Plan | None
+    model: Model, targets: Sequence[Target], found: Sequence[Plan]
 ) -> list[tuple[str, Plan]]:
-    """The whole model on each target, and a plan that was found."""
+    """The whole model on each target, and plans that were found, each once."""
     named = [(f"single {target}", single_plan(model, target)) for target in targets]
-    if found is not None and all(identity(found) != identity(plan) for _, plan in named):
-        named.append(("found plan", found))
+    for plan in found:
+        if all(identity(plan) != identity(known) for _, known in named):
+            number = len(named) - len(targets)
+            named.append((f"found plan {number + 1}" if number else "found plan", plan))
     return named
 
 

@@ -33,7 +33,7 @@ _BETTER = 0.97
 
 def proven_by_changing(
     run: Run,
-    free: Model,
+    regions: RegionFiles,
     traffic: Traffic,
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
@@ -43,7 +43,7 @@ def proven_by_changing(
 
     Args:
         run: what the stages run with.
-        free: the model with free dimensions.
+        regions: sub-models with free dimensions.
         traffic: the shapes of requests.
         timed: its representative shapes.
         classes: as they were chosen by repeated calls.
@@ -55,11 +55,11 @@ def proven_by_changing(
     others = [plan for plan in run_everywhere(timed)[:_MOST_CHOICES] if not _is(classes, plan)]
     if not others:
         return classes, None
-    regions = RegionFiles(free, run.work_dir / "changing", mapped=True)
     choices = [
         [(one.up_to, _parts(regions, one.plan)) for one in classes],
         *([(None, _parts(regions, plan))] for plan in others),
     ]
+    free = regions.model
     index = free.index
     inputs = [index.values[name] for name in index.inputs]
     try:
@@ -149,7 +149,7 @@ def _is(classes: Sequence[ChosenClass], plan: Plan) -> bool:
 
 
 def _parts(regions: RegionFiles, plan: Plan) -> list[tuple[object, object]]:
-    return [(regions.get(partition.nodes), partition.target) for partition in plan.partitions]
+    return [(regions.of(partition), partition.target) for partition in plan.partitions]
 
 
 def calls_at(

@@ -1,7 +1,8 @@
 """Which plan runs which shapes: one for all, unless others are proven to be faster for some.
 
 Invariants: a border between two classes lies where the measured times of their plans cross. A class is made only where
-its plan is proven faster at a representative shape.
+its plan is proven faster at a representative shape. All plans have one form (`collage.model.free_regions`): what one of
+them has as int8 in the file, all have.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from collage.model.free_regions import Form, form_of
 from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import NoPlanError
 from collage.timing.decision import complexity, proven
@@ -44,8 +46,42 @@ def choose_classes(timed: Sequence[AtShape]) -> list[ChosenClass]:
     Raises:
         NoPlanError: at some shape no plan takes any shape.
     """
-    best = [_best(at) for at in timed]
-    common = _common(timed, best)
+    forms = dict.fromkeys(form_of(entry.plan) for at in timed for entry in at.dynamic)
+    found: list[ChosenClass] | None = None
+    failure: NoPlanError | None = None
+    # The fewer partitions are rewritten, the simpler.
+    for form in sorted(forms, key=len):
+        try:
+            classes = _of_form(timed, form)
+        except NoPlanError as error:
+            failure = failure or error
+            continue
+        if found is None or _is_better(timed, classes, found):
+            found = classes
+    if found is None:
+        raise failure or NoPlanError("no plan was timed")
+    return found
+
+
+def _is_better(
+    timed: Sequence[AtShape], some: Sequence[ChosenClass], others: Sequence[ChosenClass]
+) -> bool:
+    """Whether classes take less time, and are proven faster than others at some shape."""
+    mine, theirs = ({i: one.plan for one in known for i in one.shapes} for known in (some, others))
+    totals = [
+        math.fsum(
+            at.bound.shape.weight * at.latency_us(at.find(plans[i], at.dynamic), _best(at))
+            for i, at in enumerate(timed)
+        )
+        for plans in (mine, theirs)
+    ]
+    return totals[0] < totals[1] and any(_proven(at, mine[i], theirs[i]) for i, at in enumerate(timed))
+
+
+def _of_form(timed: Sequence[AtShape], form: Form) -> list[ChosenClass]:
+    """The classes by plans of one form alone."""
+    best = [_best(at, form) for at in timed]
+    common = _common(timed, best, form)
     chosen = []
     for at, own in zip(timed, best, strict=True):
         plan = own.plan if common is None or _beats(at, own, common) else common
@@ -78,7 +114,8 @@ def _agree(
     if len({_alike(*chosen[i]) for i in same}) < 2:
         return
     own = [timed[i] for i in same]
-    plan = _common(own, [_best(at) for at in own])
+    form = form_of(chosen[same[0]][0])
+    plan = _common(own, [_best(at, form) for at in own], form)
     if plan is None:
         where = " and ".join(at.bound.text for at in own)
         raise NoPlanError(
@@ -118,10 +155,14 @@ def _lead(at: AtShape, plan: Plan, other: Plan) -> float:
     return max(0.0, others - mine) if math.isfinite(mine) else 0.0
 
 
-def _best(at: AtShape) -> TimedPlan:
-    best = at.best()
+def _best(at: AtShape, form: Form | None = None) -> TimedPlan:
+    best = at.best(form)
     if best is None:
-        failures = "; ".join(f"{e.name}: {e.failure or 'its error is too large'}" for e in at.dynamic)
+        failures = "; ".join(
+            f"{e.name}: {e.failure or 'its error is too large'}"
+            for e in at.dynamic
+            if form is None or form_of(e.plan) == form
+        )
         raise NoPlanError(
             f"no target runs the model with free dimensions at {at.bound.text} ({failures}); add one that does, such as "
             "onnxruntime, or give each dimension one size"
@@ -129,12 +170,17 @@ def _best(at: AtShape) -> TimedPlan:
     return best
 
 
-def _common(timed: Sequence[AtShape], best: Sequence[TimedPlan]) -> Plan | None:
-    """The plan with the least weighted time over all shapes; None where none runs at all of them.
+def _common(timed: Sequence[AtShape], best: Sequence[TimedPlan], form: Form) -> Plan | None:
+    """The plan of a form with the least weighted time over all shapes; None where none runs at all of them.
 
     One with more partitions must be proven faster at some shape than the simpler one that it replaces.
     """
-    known = {identity(entry.plan): entry.plan for at in timed for entry in at.dynamic}
+    known = {
+        identity(entry.plan): entry.plan
+        for at in timed
+        for entry in at.dynamic
+        if form_of(entry.plan) == form
+    }
     found: Plan | None = None
     least = math.inf
     for plan in sorted(known.values(), key=complexity):

@@ -57,16 +57,16 @@ class ClassesSession(PlanSession):
     def __init__(
         self,
         run: Run,
-        free: Model,
+        regions: RegionFiles,
         space: ShapeSpace,
         timed: Sequence[AtShape],
         classes: Sequence[ChosenClass],
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=run.work_dir))
-        regions = RegionFiles(free, folder / "regions", mapped=True)
+        free = regions.model
         plans = [one.plan for one in classes]
         super().__init__(regions, plans[0], folder, timed[0].sampling.threads, cancel=run.cancel)
-        parts = [tuple((regions.get(p.nodes), p.target) for p in plan.partitions) for plan in plans]
+        parts = [tuple((regions.of(p), p.target) for p in plan.partitions) for plan in plans]
         own = {
             **vars(self._served),
             "steps": tuple(step for steps in parts for step in steps),

@@ -61,7 +61,7 @@ def compile_seconds(run: Run, regions: RegionFiles, at: AtShape, plan: Plan) -> 
     values = at.bound.model.index.values
     parts = []
     for partition in plan.partitions:
-        model = regions.get(partition.nodes)
+        model = regions.of(partition)
         specs = [values[spec.name] for spec in model.inputs]
         if not all(spec.is_static for spec in specs):
             return None  # there is no one shape to compile for

@@ -150,7 +150,7 @@ class _Measured:
         return found
 
     def _parts(self, plan: Plan) -> Parts:
-        return [(self._regions.get(part.nodes), part.target) for part in plan.partitions]
+        return [(self._regions.of(part), part.target) for part in plan.partitions]
 
 
 def copies_within(held: Held, counts: Sequence[int], limit_bytes: int) -> int:

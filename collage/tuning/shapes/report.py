@@ -147,7 +147,7 @@ def _row(shape: int, known: ShapeFindings) -> dict[str, Any]:
                 "target": str(target),
                 "any_shape_us": _us(at, free, entry),
                 "this_shape_us": _us(at, fixed, entry),
-                "failure": free.failure,
+                "failure": free.failure or _too_far_off(at, free),
             }
             for target, (free, fixed) in at.singles().items()
         ],
@@ -155,7 +155,7 @@ def _row(shape: int, known: ShapeFindings) -> dict[str, Any]:
 
 
 def _weighted(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over shapes by their weights, of ours and of each single target; None where it does not run at each."""
+    """The mean over shapes by their weights, of ours and of each single target; None where that fails at one."""
     targets = [single["target"] for single in rows[0]["singles"]]
 
     def mean(times: Sequence[float | None]) -> float | None:
@@ -171,13 +171,18 @@ def _weighted(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             {
                 "target": target,
                 **{
-                    key: mean([row["singles"][i][key] for row in rows])
+                    key: mean([None if (s := row["singles"][i])["failure"] else s[key] for row in rows])
                     for key in ("any_shape_us", "this_shape_us")
                 },
             }
             for i, target in enumerate(targets)
         ],
     }
+
+
+def _too_far_off(at: AtShape, single: TimedPlan) -> str | None:
+    error = single.error or 0.0
+    return f"its error {error:.3g} exceeds {at.tolerance:.3g}" if error > at.tolerance else None
 
 
 def _us(at: AtShape, entry: TimedPlan, beside: TimedPlan) -> float | None:

@@ -7,18 +7,24 @@ one shape is a plan for all, and its partitions are timed at the others, compile
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
+from collage.accuracy.error_limits import ErrorLimits
 from collage.artifact.emit import TuneResult
 from collage.backends.registry import resolve
 from collage.events import Event
 from collage.model import reference
-from collage.model.preparation import least_opset
+from collage.model.free_regions import FreeRegions
+from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
-from collage.model.sub_models import RegionFiles
+from collage.model.sub_models import Values
+from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
@@ -54,6 +60,8 @@ from collage.tuning.stages import Ingested
 # Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
 # that search, and each at least so many seconds.
 _SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
+# So many plans that err less than the one that a search found are compared at all shapes.
+_MORE_EXACT = 3
 
 
 def tune_shapes(
@@ -87,10 +95,14 @@ def tune_shapes(
     main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
-    at_main = replace(_for_one(plain), inputs=samplings[main].inputs)
+    at_main = replace(_for_one(_with_front(plain, check is not None)), inputs=samplings[main].inputs)
     result = tune_one(_at_one(at_main, run, bound[main], info))
-    found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
-    regions = RegionFiles(free, run.work_dir / "free", mapped=True)
+    plans = plans_to_time(bound[main].model, request.targets, _found(bound[main].model, result))
+    regions = _regions(request, run, free, samplings)
+    with run.stage("measure", "rewriting partitions for all sizes"):
+        limit_s = request.options.time_limit_s
+        until_s = math.inf if limit_s is None else run.clock.begin_s + limit_s
+        regions.rewrite((plan for _, plan in plans), until_s)
     measured: dict[int, AtShape] = {}
     end_s = _end_s(run, request.options.time_limit_s)
     for i in in_order(bound):
@@ -99,7 +111,7 @@ def tune_shapes(
         expected = Expected(list(measured.values()), own)
         with run.stage("end_to_end", f"timing plans at {own.text}"):
             at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
-            at.time(plans_to_time(own.model, request.targets, found), expected.is_no_faster_alone)
+            at.time(plans, expected.is_no_faster_alone, regions.refusal, len(request.targets) + 1)
             measured[i] = at
     timed = [measured[i] for i in range(len(bound))]
     with run.stage("end_to_end", "timing plans at sizes that change"):
@@ -107,18 +119,18 @@ def tune_shapes(
 
         def choose() -> Choice:
             left_s = max(_LEAST_S, end_s - time.monotonic())
-            return proven_by_changing(run, free, traffic, timed, choose_classes(timed), left_s)
+            return proven_by_changing(run, regions, traffic, timed, choose_classes(timed), left_s)
 
-        session = partial(ClassesSession, run, free, space, timed)
+        session = partial(ClassesSession, run, regions, space, timed)
         judge = None if check is None else Judge(check, timed, choose, session).beside_exact()
         classes, note = choose() if judge is None else evaluated(judge)
     told = [] if note is None else [note]
-    found_report = {**result.report, "warnings": [*result.report["warnings"], *told]}
+    found_report = {**result.report, "front": None, "warnings": [*result.report["warnings"], *told]}
     with run.stage("emit", "writing the artifact"):
         written = write(
             request,
             run,
-            free=free,
+            regions=regions,
             space=space,
             traffic=traffic,
             timed=timed,
@@ -129,6 +141,17 @@ def tune_shapes(
         )
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written
+
+
+def _regions(request: TuneRequest, run: Run, free: Model, samplings: Sequence[Sampling]) -> FreeRegions:
+    """Sub-models with free dimensions; targets that calibrate see the samples of all shapes."""
+
+    def values(names: Sequence[str]) -> list[Mapping[str, np.ndarray]]:
+        return [known for one in samplings for known in one.chosen_by.values(names)]
+
+    calibrate: Values | None = values if calibrates(run.runner.check(request.targets)) else None
+    threads = samplings[0].threads
+    return FreeRegions(free, run.work_dir / "free", calibrate, run.runner, threads, run.cancel)
 
 
 def _about_samples(
@@ -173,6 +196,20 @@ def _unchecked(request: TuneRequest) -> TuneRequest:
     return replace(request, options=options, check=None, labels=None)
 
 
+def _with_front(request: TuneRequest, is_checked: bool) -> TuneRequest:
+    """The request for the front of plans by error too, where there is a budget: at other shapes a plan errs otherwise."""
+    if not ErrorLimits.of(request.options, is_checked).has_budget:
+        return request
+    return replace(request, options=request.options.model_copy(update={"pareto": True}))
+
+
+def _found(model: Model, result: TuneResult) -> list[Plan]:
+    """The plan of a search, and the fastest ones of its front that err less."""
+    error = result.report["max_relative_error"] or 0.0
+    less = [p["plan"] for p in result.report["front"] or () if p["max_relative_error"] < error]
+    return [decode_plan(model, json.dumps(text)).plan for text in (result.plan, *less[-_MORE_EXACT:])]
+
+
 def _for_one(request: TuneRequest) -> TuneRequest:
     """The request for the shape at which plans are searched: with a part of the time, where that is limited."""
     limit_s = request.options.time_limit_s
@@ -197,11 +234,6 @@ def _refuse_options(request: TuneRequest) -> None:
         )
     for target in request.targets:
         backend = resolve(target)
-        if backend.preparation(target) is not None:
-            raise BadInputError(
-                f"{target} rewrites nodes for one shape: give each dimension one size with --dim, or quantize the "
-                "model first and tune that file for its range"
-            )
         if backend.memory_domain(target) != HOST_MEMORY:
             raise BadInputError(
                 f"{target} computes in memory of a device, which is planned for one shape: give each dimension one "

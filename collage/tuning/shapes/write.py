@@ -9,10 +9,11 @@ from typing import Any
 
 from collage.artifact.artifact import REPORT_KEY
 from collage.artifact.emit import TuneResult, verify_plan, versions_of
+from collage.model.free_regions import FreeRegions
 from collage.model.preparation import PreparedPlan, note_of
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
-from collage.partitioner.emit.annotate import annotate, read_plan
+from collage.partitioner.emit.annotate import SOURCE_PLAN_KEY, annotate, read_plan
 from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan, axes_of
@@ -22,6 +23,7 @@ from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape, data_dependent
 from collage.tuning.shapes.buckets import bucket_plan, paddable
 from collage.tuning.shapes.choice import ChosenClass
+from collage.tuning.shapes.emitted import Emitted, emitted
 from collage.tuning.shapes.evaluate import Judge
 from collage.tuning.shapes.hot import HotPlan, hot_plan
 from collage.tuning.shapes.memory import fit_memory
@@ -34,7 +36,7 @@ def write(
     request: TuneRequest,
     run: Run,
     *,
-    free: Model,
+    regions: FreeRegions,
     space: ShapeSpace,
     traffic: Traffic,
     timed: Sequence[AtShape],
@@ -48,7 +50,7 @@ def write(
     Args:
         request: what the caller asked for.
         run: what the stages run with.
-        free: the model with free dimensions.
+        regions: sub-models of the model with free dimensions.
         space: its sizes.
         traffic: the shapes of requests.
         timed: its representative shapes.
@@ -60,14 +62,14 @@ def write(
     Raises:
         NoPlanError: a plan cannot be compiled once more, or none is within the limit of memory.
     """
-    regions = RegionFiles(free, run.work_dir / "emit", mapped=True)
+    free = regions.model
     limit_mib = request.options.memory_limit_mib
     fitted = fit_memory(
         run,
         regions,
         timed,
         classes,
-        _hot_plans(request, run, free, regions, space, traffic, timed, classes, judge),
+        _hot_plans(request, run, regions, space, traffic, timed, classes, judge),
         None if limit_mib is None else int(limit_mib * _MIB),
         None if judge is None else judge.refusal,
     )
@@ -76,15 +78,19 @@ def write(
         found = {**found, **judge.findings, "warnings": [*found["warnings"], *judge.warnings]}
     known = ShapeFindings(timed, fitted, main)
     of_shape = known.class_of_shape
+    held = emitted(regions, classes[0].plan, run.work_dir / "emitted")
     proofs = []
     for i, at in enumerate(timed):
         warm = hot[of_shape[i]]
+        bound, exact = held.at(at, run.work_dir / f"shape-{i}" / "emitted", run.cancel)
         proofs.append(
             Proof(
                 dict(at.bound.shape.sizes),
-                _proof(run, at, classes[of_shape[i]].plan, regions),
+                _proof(run, at, _prepared(run, held, classes[of_shape[i]].plan, bound, held.regions)),
                 # A padded plan is compared with the other one at its first request instead.
-                None if warm is None or warm.padding else _proof(run, at, warm.plan, at.exact),
+                None
+                if warm is None or warm.padding
+                else _proof(run, at, _prepared(run, held, warm.plan, bound, exact)),
             )
         )
     plans = [one.plan for one in classes] + [one.plan for one in hot if one is not None]
@@ -95,10 +101,10 @@ def write(
         classes=tuple(
             ShapeClass(
                 up_to=one.up_to,
-                plan=_treated(free, one.plan, "dynamic"),
+                plan=_treated(run, held, one.plan, "dynamic"),
                 hot=None
                 if warm is None
-                else _treated(free, warm.plan, "bucket" if warm.padding else "exact"),
+                else _treated(run, held, warm.plan, "bucket" if warm.padding else "exact"),
                 hot_from=0 if warm is None else warm.hot_from,
                 padding=None if warm is None else warm.padding,
             )
@@ -110,10 +116,13 @@ def write(
     report = shaped_report(run, known, found, served)
     plan = classes[of_shape[main]].plan
     path = run.work_dir / "artifact" / request.artifact_name
+    metadata = {REPORT_KEY: json.dumps(report), SHAPES_KEY: served.to_text()}
+    if held.rewritten:
+        metadata[SOURCE_PLAN_KEY] = encode_plan(free, plan)
     annotate(
-        free,
-        plan,
-        {REPORT_KEY: json.dumps(report), SHAPES_KEY: served.to_text()},
+        held.model,
+        held.plan(plan),
+        metadata,
         path,
         latency_us=[part["latency_us"] for part in report["partitions"]],
         versions=versions_of(plan, run.runner),
@@ -125,8 +134,7 @@ def write(
 def _hot_plans(
     request: TuneRequest,
     run: Run,
-    free: Model,
-    regions: RegionFiles,
+    regions: FreeRegions,
     space: ShapeSpace,
     traffic: Traffic,
     timed: Sequence[AtShape],
@@ -134,6 +142,7 @@ def _hot_plans(
     judge: Judge | None,
 ) -> list[HotPlan | None]:
     """Of each class the plan for sizes that come often: padded where that is faster and sizes change, else as they are."""
+    free = regions.model
     dims = paddable(free, space, timed, request.options.pad_masks)
     changes, hot = traffic.new_share > 0, []
     for number, one in enumerate(classes):
@@ -150,8 +159,11 @@ def _may_run(judge: Judge | None, one: ChosenClass, plan: Plan) -> bool:
     return judge is None or judge.covers(one, plan)
 
 
-def _proof(run: Run, at: AtShape, plan: Plan, regions: RegionFiles) -> str:
-    final = PreparedPlan(at.bound.model, plan, tuple(_notes(run, plan)), regions)
+def _prepared(run: Run, held: Emitted, plan: Plan, bound: Model, regions: RegionFiles) -> PreparedPlan:
+    return PreparedPlan(bound, held.plan(plan), tuple(_notes(run, plan)), regions)
+
+
+def _proof(run: Run, at: AtShape, final: PreparedPlan) -> str:
     samples = at.sampling.proof()
     is_seeded = samples is at.sampling.seeded
     proof, _ = verify_plan(
@@ -171,5 +183,6 @@ def _notes(run: Run, plan: Plan) -> list[Any]:
     return [note_of(run.runner.facts(partition.target)) for partition in plan.partitions]
 
 
-def _treated(free: Model, plan: Plan, treatment: Any) -> TreatedPlan:
-    return TreatedPlan(encode_plan(free, plan), (treatment,) * len(plan.partitions))
+def _treated(run: Run, held: Emitted, plan: Plan, treatment: Any) -> TreatedPlan:
+    text = encode_plan(held.model, held.plan(plan), notes=_notes(run, plan) if held.rewritten else None)
+    return TreatedPlan(text, (treatment,) * len(plan.partitions))

@@ -84,6 +84,26 @@ def image() -> onnx.ModelProto:
     return _model(nodes, inputs, [_float("y", ["batch", 5, 1, 1])], weights)
 
 
+def feed_forward(hidden: int = 64, layers: int = 2) -> onnx.ModelProto:
+    """Pairs of products with residual sums over rows of any number and length, and the mean over the length."""
+    rng = np.random.default_rng(3)
+    nodes, weights, value = [], {}, "x"
+    for i in range(layers):
+        up = rng.standard_normal((hidden, 4 * hidden)) / hidden**0.5
+        down = rng.standard_normal((4 * hidden, hidden)) / hidden**0.5
+        weights |= {f"up{i}": up.astype(np.float32), f"down{i}": down.astype(np.float32)}
+        nodes += [
+            helper.make_node("MatMul", [value, f"up{i}"], [f"wide{i}"], name=f"up_{i}"),
+            helper.make_node("Relu", [f"wide{i}"], [f"active{i}"], name=f"active_{i}"),
+            helper.make_node("MatMul", [f"active{i}", f"down{i}"], [f"narrow{i}"], name=f"down_{i}"),
+            helper.make_node("Add", [value, f"narrow{i}"], [f"sum{i}"], name=f"sum_{i}"),
+        ]
+        value = f"sum{i}"
+    nodes.append(helper.make_node("ReduceMean", [value], ["y"], name="mean", axes=[1], keepdims=0))
+    inputs = [_float("x", ["batch", "length", hidden])]
+    return _model(nodes, inputs, [_float("y", ["batch", hidden])], weights)
+
+
 def _float(name: str, axes: Axes) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, axes)
 

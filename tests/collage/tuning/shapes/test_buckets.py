@@ -10,13 +10,17 @@ import onnx
 import pytest
 
 from collage.model.reference import RUNTIME
+from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.binding import bind_sizes
 from collage.partitioner.ingest.normalize import normalize
+from collage.partitioner.target import Target
 from collage.shapes.space import parse_dims
 from collage.tuning.shapes.at_shape import AtShape
-from collage.tuning.shapes.buckets import chosen_buckets, paddable
+from collage.tuning.shapes.buckets import _fastest_alone, chosen_buckets, paddable
+from collage.tuning.shapes.choice import ChosenClass
 from tests.collage.shapes import models as shape_models
+from tests.collage.tuning.shapes.stated import MODEL, shapes
 
 
 def _paddable(
@@ -80,3 +84,16 @@ def test_buckets_of_a_range_are_few_and_end_with_the_largest() -> None:
     found = chosen_buckets(dim, {1: 50.0, 64: 64.0, 512: 512.0}, 1)
     assert found[-1] == 512 and 2 <= len(found) <= 8
     assert found == tuple(sorted(set(found)))
+
+
+@pytest.mark.parametrize(("kind", "may_pad"), [("dynamic_int8", False), ("static_int8", True)])
+def test_what_is_padded_must_not_change_how_the_rest_is_rounded(kind: str, may_pad: bool) -> None:
+    target = f"onnxruntime -quant={kind}"
+    plans = {
+        name: Plan((Candidate(MODEL.index.all_nodes, Target.parse(text)),))
+        for name, text in (("int8", target), ("float", "onnxruntime"))
+    }
+    timed = shapes({8: 0.5, 64: 0.5}, lambda *_: 9.0, lambda *_: 3.0, plans=plans)
+    one = ChosenClass(None, plans["int8"], (0, 1))
+    found = _fastest_alone(timed, one, lambda plan: True)
+    assert found == (plans["int8"] if may_pad else None)

@@ -14,6 +14,7 @@ import onnx.parser
 import pytest
 
 from collage.backends.sandbox.run import ChildFailed
+from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
 from collage.shapes.space import parse_dims
 from collage.shapes.traffic import Traffic
@@ -47,8 +48,8 @@ def _proven(
     classes = choose_classes(timed)
     assert [str(one.plan.targets[0]) for one in classes] == ["null"]
     onnx.save(onnx.parser.parse_model(_TEXT), tmp_path / "free.onnx")
-    free = Model.open(tmp_path / "free.onnx")
-    found, note = proven_by_changing(stated, free, traffic, timed, classes, 1.0)
+    regions = RegionFiles(Model.open(tmp_path / "free.onnx"), tmp_path / "regions", mapped=True)
+    found, note = proven_by_changing(stated, regions, traffic, timed, classes, 1.0)
     return found, note, asked
 
 

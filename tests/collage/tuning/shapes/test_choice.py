@@ -6,6 +6,7 @@ import pytest
 
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.errors import NoPlanError
+from collage.partitioner.target import Target
 from collage.tuning.shapes.choice import choose_classes
 from tests.collage.tuning.shapes.stated import MIX, MODEL, A, B, C, shapes
 
@@ -117,3 +118,35 @@ def test_shapes_of_one_extent_have_one_plan() -> None:
     second = shapes({10: 0.3}, lambda name, n: 5.0 if name == "simulated" else 9.0)
     (one,) = choose_classes([*first, *second])
     assert (_names(one.plan), one.up_to, one.shapes) == ("null", None, (0, 1))
+
+
+def test_all_classes_have_int8_in_the_same_partitions() -> None:
+    """Where int8 is faster at one size and float at another, one of them is for both: there is one file."""
+    float_plan, int8 = (
+        Plan((Candidate(MODEL.index.all_nodes, Target.parse(text)),))
+        for text in ("onnxruntime", "onnxruntime -quant=static_int8")
+    )
+    times = {
+        "onnxruntime": {10: 5.0, 110: 90.0},
+        "onnxruntime -quant=static_int8": {10: 9.0, 110: 60.0},
+    }
+    plans = {"float": float_plan, "int8": int8}
+    for weight, wanted in ((0.01, int8), (0.99, float_plan)):
+        timed = shapes({10: weight, 110: 1 - weight}, lambda name, n: times[name][n], plans=plans)
+        (one,) = choose_classes(timed)
+        assert _names(one.plan) == _names(wanted)
+
+
+def test_a_hot_plan_has_int8_where_the_plan_for_all_sizes_has_it() -> None:
+    texts = ("onnxruntime", "onnxruntime -quant=static_int8")
+    float_plan, int8 = (Plan((Candidate(MODEL.index.all_nodes, Target.parse(t)),)) for t in texts)
+
+    def any_shape(name: str, n: int) -> float:
+        return {texts[0]: 9.0, texts[1]: 5.0}[name] * n
+
+    def alone(name: str, n: int) -> float:
+        return {texts[0]: 1.0, texts[1]: 4.0}[name] * n
+
+    timed = shapes(_EVEN, any_shape, alone, plans={"float": float_plan, "int8": int8})
+    (one,) = choose_classes(timed)
+    assert (_names(one.plan), _names(one.hot)) == (texts[1], texts[1])

@@ -46,7 +46,7 @@ def _fitted(limit_mib: int | None, hot: Plan | None = None, refusal: Refusal | N
     classes = choose_classes(timed)
     assert [str(one.plan.targets[0]) for one in classes] == [str(A), str(C)]
     run = cast(Run, SimpleNamespace(runner=_StatedRunner(), cancel=None))
-    regions = cast(RegionFiles, SimpleNamespace(model=MODEL, get=lambda nodes: nodes))
+    regions = cast(RegionFiles, SimpleNamespace(model=MODEL, of=lambda part: part.nodes))
     warm = None if hot is None else HotPlan(hot, 1.0, 5)
     limit = None if limit_mib is None else limit_mib * _MIB
     return fit_memory(run, regions, timed, classes, [warm] * len(classes), limit, refusal)

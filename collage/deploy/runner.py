@@ -107,20 +107,18 @@ class OpenVinoPart:
 
 class MnnPart:
     def __init__(self, folder: Path, part: dict[str, Any]) -> None:
-        import MNN.expr
-        import MNN.nn
+        from MNN import expr, nn
 
-        self.expr, settings = MNN.expr, part["settings"]
+        self.expr, settings = expr, part["settings"]
         # MNN starts its threads once in a process, so the most that are needed are started first.
         for count in settings["threads"]:
             config = {"backend": "CPU", "numThread": count, "precision": settings["precision"]}
-            self._runtime = MNN.nn.create_runtime_manager((config | settings.get("modes", {}),))
-        for hint in settings["hints"]:
-            self._runtime.set_hint(*hint)
+            self._runtime = nn.create_runtime_manager((config | settings.get("modes", {}),))
+        _ = [self._runtime.set_hint(*hint) for hint in settings["hints"]]
         how: dict[str, Any] = {"runtime_manager": self._runtime, "shape_mutable": "any_size" in part}
-        how["precision_mode"] = getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize())
+        how["precision_mode"] = getattr(expr.PrecisionMode, settings["precision"].capitalize())
         names = [[spec["name"] for spec in part[side]] for side in SIDES]
-        self.module = MNN.nn.load_module_from_file(str(folder / part["files"]["model"]), *names, **how)
+        self.module = nn.load_module_from_file(str(folder / part["files"]["model"]), *names, **how)
         self.variables = [
             self.expr.placeholder(spec["shape"], self.expr.NCHW, getattr(self.expr, kind))
             for spec, kind in zip(part["inputs"], settings["at_border"], strict=True)

@@ -251,7 +251,7 @@ def about_seeded_inputs(has_budget: bool, calibrates: bool) -> list[str]:
         )
     if calibrates:
         warnings.append(
-            "int8 was calibrated on seeded inputs, so it does not fit what the model was trained for; "
+            "integers were calibrated on seeded inputs, so they do not fit what the model was trained for; "
             "give real ones with --inputs"
         )
     return warnings

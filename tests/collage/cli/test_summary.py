@@ -38,7 +38,7 @@ def test_target_that_is_not_compared_tells_its_reason(capsys: pytest.CaptureFixt
 
 
 def test_warnings_are_told_and_notes_only_when_verbose(capsys: pytest.CaptureFixture[str]) -> None:
-    told = ["int8 was calibrated on seeded inputs", "openvino: region: intervals were thinned"]
+    told = ["integers were calibrated on seeded inputs", "openvino: region: intervals were thinned"]
     short, long = (
         [line for line in _shown(capsys, verbose=verbose, warnings=told) if "warning" in line]
         for verbose in (False, True)

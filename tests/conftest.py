@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -31,6 +32,16 @@ hypothesis.settings.register_profile(
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     locks = Path(tempfile.gettempdir()) / f"collage-tests-{os.getuid()}-{worker}"
     os.environ.setdefault("COLLAGE_RUNTIME_DIR", str(locks))
+
+
+# Imports make half a million objects that stay; the collector would look through them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected, among what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,6 @@ from tests.secrets_made import no_secret_in_any_log, pytest_runtest_logreport
 
 __all__ = ["no_secret_in_any_log", "pytest_runtest_logreport", "pytest_runtest_makereport"]
 
-# Modules, tests and syntax trees live to the end: to look through them for garbage again and again takes a fifth of the time.
-gc.set_threshold(100_000, 50, 100)
-
 # The same examples each time, however slow the machine: a change is judged by what it changed.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("steady")
@@ -37,8 +34,15 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("COLLAGE_RUNTIME_DIR", str(locks))
 
 
+# Imports make half a million objects that stay; the collector would look through them again and again.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
+    """From here on garbage is collected, among what tests make."""
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # what stays, as syntax trees do, is looked through seldom
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

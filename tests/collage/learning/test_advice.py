@@ -16,9 +16,10 @@ from collage.learning.predictor import ENOUGH_MODELS
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 from tests.collage.learning.stated import KINDS, gained, model_name, observed
+from tests.collage.needs import needs
 from tests.partitioner.graphs import text_model
 
-pytest.importorskip("sklearn")
+pytestmark = needs("sklearn")
 EVEN, SLOW, MIXED, NEW = (Target(name) for name in ("even", "slow", "mixed", "new"))
 ALL = (NEW, SLOW, MIXED, EVEN)
 NAMED = Named(

@@ -7,8 +7,9 @@ import pytest
 from collage.learning.features import nominal_us
 from collage.learning.predictor import ENOUGH_MODELS, Predictor
 from tests.collage.learning.stated import KINDS, STRENGTHS, model_name, observed, part
+from tests.collage.needs import needs
 
-pytest.importorskip("sklearn")
+pytestmark = needs("sklearn")
 
 
 @pytest.mark.slow

@@ -13,12 +13,14 @@ import onnx
 import pytest
 
 from tests.collage.diagnosis.conftest import long_model
+from tests.collage.needs import needs
 
-mcp = pytest.importorskip("mcp")
+pytestmark = needs("mcp")
 
 
 def called(server: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
     """The results of some calls of tools."""
+    import mcp
 
     async def call_all() -> list[Any]:
         async with mcp.Client(server) as client:
@@ -28,6 +30,8 @@ def called(server: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
 
 
 def test_the_tools_and_their_arguments_are_listed() -> None:
+    import mcp
+
     from collage.cli.checking.mcp_server import make_server
 
     async def listed() -> Any:
@@ -96,6 +100,8 @@ def test_a_call_that_is_cancelled_stops_its_tool() -> None:
 
 @pytest.mark.slow
 def test_tools_are_called_over_stdin_and_stdout(tmp_path: Path) -> None:
+    import mcp
+
     onnx.save(long_model(10), tmp_path / "m.onnx")
     environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data")}
     server = mcp.StdioServerParameters(

@@ -59,7 +59,7 @@ def _tune(folder: Path, **options: Any) -> collage.Artifact:
         [EXACT, REDUCED],
         output=folder / "tuned.onnx",
         database=f"sqlite:///{folder / 'costs.db'}",
-        **{"inputs": folder / "inputs.npz", "time_limit_s": 6.0, "evaluate": "top1", **options},
+        **{"inputs": folder / "inputs.npz", "time_limit_s": 12.0, "evaluate": "top1", **options},
     )
 
 

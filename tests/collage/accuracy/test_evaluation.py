@@ -100,9 +100,8 @@ def test_an_exact_plan_is_told_whatever_the_metric_is(tmp_path: Path, metric: st
         evaluate=worst,
         max_drop=1e-4,
     )
-    assert {p["target"] for p in artifact.report["partitions"]} == {
-        "simulated -precision=f32 -speedup=0.15"
-    }
+    exact = "simulated -precision=f32 -speedup=0.15"  # with fewer threads it is as exact
+    assert all(p["target"].startswith(exact) for p in artifact.report["partitions"])
 
 
 @pytest.mark.slow

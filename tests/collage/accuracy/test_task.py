@@ -306,4 +306,4 @@ def test_without_time_there_is_an_exact_plan_where_all_others_fail(
         evaluate="top1",
         max_drop=1e-4,
     )
-    assert [p["target"] for p in artifact.report["partitions"]] == [EXACT]
+    assert [p["target"].startswith(EXACT) for p in artifact.report["partitions"]] == [True]

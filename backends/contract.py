@@ -98,13 +98,11 @@ class Preparation:
         by: what is made by which version of what; part of every cost key.
         calibrated: True when it needs samples of the inputs.
         least_opset: older models are converted to this one first.
-        mixes_rows: True when the values of one row change how others are rounded.
     """
 
     by: str
     calibrated: bool = False
     least_opset: int = 0
-    mixes_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,6 +198,10 @@ class Backend(ABC):
     def arithmetic(self, target: Target) -> Arithmetic:
         """The target's number format on this machine."""
         return Arithmetic()
+
+    def mixes_rows(self, target: Target) -> bool:
+        """Whether the rows of a call, padded ones too, change how others are rounded."""
+        return False
 
     def exact_forms(
         self, target: Target, index: GraphIndex, features: Collection[str]

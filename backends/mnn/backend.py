@@ -118,6 +118,9 @@ class MnnBackend(RewritingBackend):
     def arithmetic(self, target: Target) -> Arithmetic:
         return settings.arithmetic(target)
 
+    def mixes_rows(self, target: Target) -> bool:
+        return settings.is_integer(target)  # one scale for all rows of an input
+
     def check_target(self, target: Target) -> str | None:
         return settings.refuse_target(target)
 

@@ -27,6 +27,9 @@ class QuantizingBackend(Backend):
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
         return quantize.quantize(model, target, context, self.float_results)
 
+    def mixes_rows(self, target: Target) -> bool:
+        return kinds.kind_of(target) == kinds.DYNAMIC
+
     def unprepared(self, target: Target) -> Target:
         return kinds.without_quant(target)
 

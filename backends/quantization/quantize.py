@@ -76,9 +76,7 @@ def preparation(target: Target, float_results: bool = False) -> Preparation | No
     if kind is None:
         return None
     name = _name(kind, float_results, method_of(target), is_smooth(target))
-    return Preparation(
-        name, kind in CALIBRATED, least_opset=least_opset(kind), mixes_rows=kind == DYNAMIC
-    )
+    return Preparation(name, kind in CALIBRATED, least_opset=least_opset(kind))
 
 
 def _name(kind: str, float_results: bool, method: str, smoothed: bool) -> str:

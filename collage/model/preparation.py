@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collage.backends.contract import Arithmetic, CompileContext, SubModel, ready
 from collage.backends.numerics.tensor_files import content
-from collage.backends.registry import resolve
+from collage.backends.registry import backend_of, resolve
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.model.reference import Sample
 from collage.model.sub_models import RegionFiles
@@ -106,6 +106,11 @@ def said(arithmetic: Arithmetic) -> str:
         return arithmetic.numbers
     where = "in the file" if arithmetic.in_file else "inside the runtime"
     return f"{arithmetic.numbers} {where}"
+
+
+def mixes_rows(plan: Plan) -> bool:
+    """Whether the rows of a call, padded ones too, change how others are rounded."""
+    return any(backend_of(target).mixes_rows(target) for target in plan.targets)
 
 
 def calibrates(targets: Sequence[TargetFacts]) -> bool:

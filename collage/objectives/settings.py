@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from collage.backends.options import THREADS
 from collage.backends.registry import backend_of
+from collage.model.preparation import mixes_rows
 from collage.partitioner.candidate import Candidate, Instances, Plan
 from collage.partitioner.target import Target
 from collage.timing.timed_plan import TimedPlan
@@ -107,9 +108,11 @@ def joined(ran: Sequence[Setting], rows: Sequence[int]) -> list[Setting]:
 
     Args:
         ran: settings with one request a call, the best first.
-        rows: how many requests one call may compute.
+        rows: how many requests one call may compute. Plans in which they would change each other's rounding
+            get none.
     """
-    best = [each for each in ran if not each.stages and each.rows == 1][:_MOST_JOINED]
+    alone = (each for each in ran if not each.stages and each.rows == 1)
+    best = list(itertools.islice((each for each in alone if not mixes_rows(each.plan)), _MOST_JOINED))
     return [replace(each, rows=count) for each in best for count in rows]
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collage.backends.numerics.reference import table_bounds
-from collage.backends.registry import backend_of
 from collage.backends.sandbox.run import ChildFailed
 from collage.model.free_regions import form_of
+from collage.model.preparation import mixes_rows
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.graph.model import Model
@@ -165,17 +165,11 @@ def _fastest_alone(
         if cold is None:
             continue
         for entry in at.fixed:
-            may_pad = form_of(entry.plan) == form_of(one.plan) and not _mixes_rows(entry.plan)
+            may_pad = form_of(entry.plan) == form_of(one.plan) and not mixes_rows(entry.plan)
             if may_pad and at.find(entry.plan, at.fixed) is not None and may_run(entry.plan):
                 ratio = at.latency_us(entry, cold) / at.latency_us(cold, cold)
                 best = min(best or (ratio, entry.plan), (ratio, entry.plan), key=lambda found: found[0])
     return best[1] if best is not None and best[0] < _BETTER else None
-
-
-def _mixes_rows(plan: Plan) -> bool:
-    """Whether what is padded changes how the rest is rounded."""
-    prepared = (backend_of(target).preparation(target) for target in plan.targets)
-    return any(one is not None and one.mixes_rows for one in prepared)
 
 
 def _known_us(timed: Sequence[AtShape], one: ChosenClass, plan: Plan, dim: str) -> dict[int, float]:

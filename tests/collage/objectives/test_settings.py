@@ -111,6 +111,13 @@ def test_best_settings_are_also_measured_with_several_requests_a_call() -> None:
     assert joined(made, (4, 8)) == joined(found, ()) == []
 
 
+@pytest.mark.parametrize("target", ["onnxruntime -quant=dynamic_int8", "mnn -precision=int8"])
+def test_requests_that_would_change_each_others_rounding_are_not_joined(target: str) -> None:
+    rounded = entry("rounded", 100.0, target, "onnxruntime")
+    found = settings("throughput", rounded, [rounded], cores=1)
+    assert found and joined(found, (4, 8)) == []
+
+
 def test_calls_that_would_break_the_bound_are_not_measured() -> None:
     winner = entry("w", 1000.0, "onnxruntime")
     assert row_counts(winner, None) == [4, 8]

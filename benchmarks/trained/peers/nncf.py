@@ -37,25 +37,24 @@ def environment() -> Path:
     folder = default_cache() / REQUIREMENT.replace("==", "-")
     python = folder / "bin" / "python"
     ready = folder / "ready"
-    if ready.is_file():
-        return python
-    venv.create(folder, clear=True, with_pip=True)
-    done = subprocess.run(
-        [str(python), "-m", "pip", "install", "--quiet", REQUIREMENT],
-        capture_output=True,
-        text=True,
-        timeout=_INSTALL_S,
-        check=False,
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise MissingPackageError(f"{REQUIREMENT} cannot be installed: {said}")
+    if not ready.is_file():
+        venv.create(folder, clear=True, with_pip=True)
+        done = subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", REQUIREMENT],
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_S,
+            check=False,
+        )
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise MissingPackageError(f"{REQUIREMENT} cannot be installed: {said}")
+        ready.touch()
     paths = {"base": str(folder), "platbase": str(folder)}
     own = Path(sysconfig.get_path("purelib", "venv", vars=paths))
-    # What the environment has itself comes first.
+    # What the environment has itself comes first. Another checkout may have made it.
     seen = [*site.getsitepackages(), str(_ROOT)]
     (own / "benchmarks.pth").write_text("\n".join(seen) + "\n", encoding="utf-8")
-    ready.touch()
     return python
 
 

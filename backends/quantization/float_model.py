@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.quantization.bias_correction import constant_value
+from collage.backends.support.conversion import write_streamed
 from collage.partitioner.lazy import ir, passes
 
 
@@ -15,6 +18,32 @@ def loaded(path: Path) -> ir.Model:
     model = ir.load(path)
     ir.external_data.load_to_model(model)
     return model
+
+
+def computed(
+    model: ir.Model,
+    values: Sequence[ir.Value],
+    file: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+) -> Iterator[dict[str, np.ndarray]]:
+    """Values of a model by name, sample by sample.
+
+    Args:
+        model: they become its outputs.
+        values: of its nodes; of float32 where their type is not known.
+        file: where the model is written for a moment.
+        samples: its inputs.
+    """
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(values)
+    for value in values:
+        value.dtype = value.dtype or ir.DataType.FLOAT
+    write_streamed(model, file)
+    session = reference_session(file)
+    file.unlink()
+    names = [value.name or "" for value in values]
+    for sample in samples:
+        yield run_session(session, sample, names)
 
 
 def fold_normalization(model: ir.Model) -> None:

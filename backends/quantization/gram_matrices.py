@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collage.backends.numerics.reference import reference_session, run_session
-from collage.backends.support.conversion import write_streamed
+from collage.backends.quantization.float_model import computed
 from collage.partitioner.lazy import ir
 
 Array = np.ndarray
@@ -80,14 +79,6 @@ def _values(
     if not made:
         yield from ({name: sample[name] for name in given} for sample in samples)
         return
-    model.graph.outputs.clear()
-    model.graph.outputs.extend(made)
-    for value in made:
-        value.dtype = value.dtype or ir.DataType.FLOAT
-    probe = source.with_name("probe.onnx")
-    write_streamed(model, probe)
-    session = reference_session(probe)
-    probe.unlink()
-    for sample in samples:
-        found = run_session(session, sample, [value.name or "" for value in made])
-        yield {**found, **{name: sample[name] for name in given}}
+    found = computed(model, made, source.with_name("probe.onnx"), samples)
+    for sample, values in zip(samples, found, strict=True):
+        yield {**values, **{name: sample[name] for name in given}}

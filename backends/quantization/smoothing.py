@@ -22,10 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.options import Option
 from collage.backends.quantization.bias_correction import constant_value
-from collage.backends.support.conversion import write_streamed
+from collage.backends.quantization.float_model import computed
 from collage.partitioner.lazy import ir
 from collage.partitioner.target import Target
 
@@ -182,18 +181,9 @@ def _largest(
     probe = model.clone()
     by_name = {value.name: value for node in probe.graph for value in node.outputs}
     asked = [by_name[value.name] for value in values]
-    probe.graph.outputs.clear()
-    probe.graph.outputs.extend(asked)
-    for value in asked:
-        value.dtype = value.dtype or ir.DataType.FLOAT
-    file = path.with_name("smooth.onnx")
-    write_streamed(probe, file)
-    session = reference_session(file)
-    file.unlink()
     names = [value.name or "" for value in asked]
     found: list[Array] = []
-    for sample in samples:
-        made = run_session(session, sample, names)
+    for made in computed(probe, asked, path.with_name("smooth.onnx"), samples):
         tops = [np.abs(made[name]).reshape(-1, made[name].shape[-1]).max(axis=0) for name in names]
         found = [np.maximum(a, b) for a, b in zip(found, tops, strict=True)] if found else tops
     return found

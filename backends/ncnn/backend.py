@@ -50,6 +50,7 @@ from collage.backends.options import THREADS, Option, switch
 from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.quantization.float_nodes import positions_of, with_float
+from collage.backends.quantization.quantize import Kernels
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE
@@ -75,7 +76,7 @@ class NcnnBackend(QuantizingBackend, RewritingBackend):
 
     name = "ncnn"
     style = "graph"
-    float_results = True
+    kernels = Kernels(float_results=True)
     summary = "ncnn on the CPU: convolution nets of batch size one, converted by pnnx."
     options = (
         THREADS,

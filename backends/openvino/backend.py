@@ -29,6 +29,7 @@ from collage.backends.openvino.operators import OPERATORS
 from collage.backends.options import THREADS, Option, switch
 from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
+from collage.backends.quantization.quantize import Kernels
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
 from collage.backends.support import conversion, predicates
@@ -50,7 +51,7 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
 
     name = "openvino"
     style = "graph"
-    float_results = True
+    kernels = Kernels(float_results=True, strides=False)
     summary = "OpenVINO on the CPU: compiles whole regions; f32 unless bf16 is asked for."
     options = (
         THREADS,

@@ -11,21 +11,18 @@ from collage.partitioner.target import Target
 
 
 class QuantizingBackend(Backend):
-    """Writes int8 into sub-models, in which some nodes may stay float.
+    """Writes int8 into sub-models, in which some nodes may stay float."""
 
-    `float_results` says whether the runtime's integer kernels give float results (`quantize.quantize`).
-    """
-
-    float_results = False
+    kernels = quantize.Kernels()
 
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
         return kinds.refuse_region(index, nodes, target)
 
     def preparation(self, target: Target) -> Preparation | None:
-        return quantize.preparation(target, self.float_results)
+        return quantize.preparation(target, self.kernels)
 
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantize.quantize(model, target, context, self.float_results)
+        return quantize.quantize(model, target, context, self.kernels)
 
     def mixes_rows(self, target: Target) -> bool:
         return kinds.kind_of(target) == kinds.DYNAMIC

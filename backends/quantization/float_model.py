@@ -61,6 +61,44 @@ def tidy(model: ir.Model) -> None:
     passes.NameFixPass()(model)
 
 
+def move_strides(model: ir.Model) -> None:
+    """Let convolutions of one element with a stride read what a pool of one element picks, in place.
+
+    OpenVINO does so itself, behind the rounding, and then has no integer kernel for them.
+    """
+    pools: dict[str, ir.Value] = {}
+    for node in list(model.graph):
+        read, strides = node.inputs[0] if node.inputs else None, _strides_alone(node)
+        if read is None or strides is None:
+            continue
+        name = f"{read.name}/every {'x'.join(map(str, strides))}"
+        if name not in pools:
+            sizes = {"kernel_shape": [1] * len(strides), "strides": list(strides)}
+            pool = ir.node("MaxPool", [read], sizes, name=name)
+            pool.outputs[0].name, pool.outputs[0].type = name, read.type
+            model.graph.insert_before(node, pool)
+            pools[name] = pool.outputs[0]
+        node.replace_input_with(0, pools[name])
+        node.attributes["strides"] = ir.AttrInt64s("strides", [1] * len(strides))
+
+
+def _strides_alone(node: ir.Node) -> tuple[int, ...] | None:
+    """The strides of a convolution with constant weights that only picks and multiplies, or None."""
+    weight = node.inputs[1] if node.op_type == "Conv" and not node.domain else None
+    strides = tuple(node.attributes.get_ints("strides", ()))
+    if weight is None or weight.const_value is None or set(strides) <= {1}:
+        return None
+    one_element = set(weight.const_value.shape[2:]) == {1}
+    return strides if one_element and not any(node.attributes.get_ints("pads", ())) else None
+
+
+def add_by_pairs(model: ir.Model) -> None:
+    """Make a Sum of two an Add, for which runtimes have an integer kernel, in place."""
+    for node in model.graph:
+        if node.op_type == "Sum" and not node.domain and len(node.inputs) == 2:
+            node.op_type = "Add"
+
+
 def turn_weights(model: ir.Model) -> None:
     """Transpose the weights of Gemms, a copy for each."""
     for node in model.graph:

@@ -21,7 +21,7 @@ Traps, each with a test:
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,14 @@ from collage.backends.numerics.tensor_files import read_samples
 from collage.backends.quantization.bias_correction import correct_biases
 from collage.backends.quantization.block_weights import DOMAIN, OPERATOR, write_blocks
 from collage.backends.quantization.calibration import MINMAX, method_of
-from collage.backends.quantization.float_model import fold_normalization, loaded, tidy, turn_weights
+from collage.backends.quantization.float_model import (
+    add_by_pairs,
+    fold_normalization,
+    loaded,
+    move_strides,
+    tidy,
+    turn_weights,
+)
 from collage.backends.quantization.float_nodes import (
     keep_float,
     kept_values,
@@ -65,21 +72,36 @@ from collage.partitioner.target import Target
 _FILE, _PARTLY = "quantized.onnx", "partly.onnx"
 
 
-def preparation(target: Target, float_results: bool = False) -> Preparation | None:
+@dataclass(frozen=True)
+class Kernels:
+    """What a runtime's static integer kernels can.
+
+    Args:
+        float_results: their results are rounded only where an integer kernel reads them. OpenVINO is
+            faster so and errs less; ONNX Runtime has no integer kernel for such a node
+            (docs/results/int8.md).
+        strides: convolutions of one element may have strides.
+    """
+
+    float_results: bool = False
+    strides: bool = True
+
+
+def preparation(target: Target, kernels: Kernels = Kernels()) -> Preparation | None:
     """How sub-models are quantized for a target, or None.
 
     Args:
         target: with or without `-quant`.
-        float_results: see `quantize`.
+        kernels: of the runtime.
     """
     kind = kind_of(target)
     if kind is None:
         return None
-    name = _name(kind, float_results, method_of(target), is_smooth(target))
+    name = _name(kind, kernels, method_of(target), is_smooth(target))
     return Preparation(name, kind in CALIBRATED, least_opset=least_opset(kind))
 
 
-def _name(kind: str, float_results: bool, method: str, smoothed: bool) -> str:
+def _name(kind: str, kernels: Kernels, method: str, smoothed: bool) -> str:
     if kind == WEIGHTS:
         return f"{kind}, errors fed back, zeros kept"
     name = f"{kind} by {_version()}"
@@ -87,14 +109,15 @@ def _name(kind: str, float_results: bool, method: str, smoothed: bool) -> str:
         return f"{name}, blocks of {BLOCKS[kind]}{', errors fed back' if kind in CALIBRATED else ''}"
     if kind == STATIC:
         name += f", ranges of {RANGE_BITS} bits, biases corrected"
-        name += ", float results" if float_results else ""
+        name += ", float results, pools on integers" if kernels.float_results else ""
+        name += "" if kernels.strides else ", strides in pools"
         name += f", ranges by {method}" if method != MINMAX else ""
         name += ", smoothed" if smoothed else ""
     return name
 
 
 def quantize(
-    model: SubModel, target: Target, context: CompileContext, float_results: bool = False
+    model: SubModel, target: Target, context: CompileContext, kernels: Kernels = Kernels()
 ) -> SubModel:
     """The sub-model with integer weights, as a file of its own; from the cache where it is in it.
 
@@ -102,9 +125,7 @@ def quantize(
         model: a partition in float.
         target: with `-quant`.
         context: where files are kept.
-        float_results: results of static kernels are rounded only where an integer kernel reads them.
-            OpenVINO is faster so and errs less; ONNX Runtime has no integer kernel for such a node
-            (docs/results/int8.md).
+        kernels: of the runtime.
 
     Raises:
         CollageError: nothing in it can be quantized, or there are no samples to calibrate with.
@@ -117,26 +138,28 @@ def quantize(
     sources += [] if kind not in CALIBRATED else [model.calibration or model.path]
     method = method_of(target)
     smoothed = is_smooth(target)
-    name = f"{_name(kind, float_results, method, smoothed)} {has_dot_product()}"
+    name = f"{_name(kind, kernels, method, smoothed)} {has_dot_product()}"
 
     def make(folder: Path) -> None:
-        _make(model, kind, folder, float_results=float_results, method=method, smoothed=smoothed)
+        _make(model, kind, folder, kernels=kernels, method=method, smoothed=smoothed)
 
     folder = cached(sources, [_FILE], name, make, context.work_dir, context.cache_dir)
     made = replace(model, path=folder / _FILE, prepared=True)
-    return _partly(made, model, target, context, float_results) if positions_of(target) else made
+    return _partly(made, model, target, context, kernels) if positions_of(target) else made
 
 
 def _partly(
-    whole: SubModel, model: SubModel, target: Target, context: CompileContext, float_results: bool
+    whole: SubModel, model: SubModel, target: Target, context: CompileContext, kernels: Kernels
 ) -> SubModel:
     """The int8 model with some nodes float again, which is made quickly and not cached."""
     original, result = loaded(model.path), ir.load(whole.path)
     values = kept_values(target, original)
     fold_normalization(original)
+    if _moves_strides(kind_of(target), kernels):
+        move_strides(original)
     floats = {node.name or "" for node in original.graph if node.outputs[0].name in values}
     floats |= set(idle(original, floats))
-    keep_float(result, original, floats, rounded_results=not float_results)
+    keep_float(result, original, floats, rounded_results=not kernels.float_results)
     passes.RemoveUnusedNodesPass()(result)
     _check(result, model)
     write_streamed(result, context.work_dir / _PARTLY)
@@ -175,10 +198,10 @@ class Int8Parts(PreparedParts):
 
 
 def _make(
-    model: SubModel, kind: str, folder: Path, *, float_results: bool, method: str, smoothed: bool
+    model: SubModel, kind: str, folder: Path, *, kernels: Kernels, method: str, smoothed: bool
 ) -> None:
     source, made = folder / "source.onnx", folder / "made.onnx"
-    _write_ready(model.path, source, kind)
+    _write_ready(model.path, source, kind, kernels)
     if smoothed:
         ready = loaded(source)
         if not smooth(ready, source, _samples(model)):
@@ -204,7 +227,7 @@ def _make(
             source,
             made,
             samples,
-            float_results=float_results,
+            float_results=kernels.float_results,
             reduce_range=not has_dot_product(),
             method=method,
         )
@@ -220,11 +243,18 @@ def _make(
         file.unlink()
 
 
-def _write_ready(source: Path, destination: Path, kind: str) -> None:
+def _moves_strides(kind: str | None, kernels: Kernels) -> bool:
+    return kind == STATIC and not kernels.strides
+
+
+def _write_ready(source: Path, destination: Path, kind: str, kernels: Kernels) -> None:
     """A copy with all weights inside, which the quantizer reads rightly."""
     model = loaded(source)
     if kind in MIXED:
         fold_normalization(model)
+        add_by_pairs(model)
+        if _moves_strides(kind, kernels):
+            move_strides(model)
     else:
         turn_weights(model)
         tidy(model)

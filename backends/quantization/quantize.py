@@ -108,7 +108,7 @@ def _name(kind: str, kernels: Kernels, method: str, smoothed: bool) -> str:
     if kind in BITS:
         return f"{name}, blocks of {BLOCKS[kind]}{', errors fed back' if kind in CALIBRATED else ''}"
     if kind == STATIC:
-        name += f", ranges of {RANGE_BITS} bits, biases corrected"
+        name += f", ranges of {RANGE_BITS} bits, biases corrected, sums of two added"
         name += ", float results, pools on integers" if kernels.float_results else ""
         name += "" if kernels.strides else ", strides in pools"
         name += f", ranges by {method}" if method != MINMAX else ""

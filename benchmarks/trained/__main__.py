@@ -54,7 +54,8 @@ _CASES: Mapping[str, tuple[Callable[[int], Case], int]] = {
 }
 _TARGETS = (
     *("onnxruntime", "openvino", "mnn", "openvino -precision=bf16"),
-    *("openvino -quant=static_int8", "openvino -quant=weights_int8", "onnxruntime -quant=static_int8"),
+    *("openvino -quant=static_int8", "openvino -precision=bf16 -quant=static_int8"),
+    *("openvino -quant=weights_int8", "onnxruntime -quant=static_int8"),
 )
 
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.quantization.bias_correction import constant_value
+from collage.backends.rewriting.graph import RewriteGraph
+from collage.backends.rewriting.passes.hard_swish import fuse_hard_swish
 from collage.backends.support.conversion import write_streamed
 from collage.partitioner.lazy import ir, passes
 
@@ -97,6 +99,17 @@ def add_by_pairs(model: ir.Model) -> None:
     for node in model.graph:
         if node.op_type == "Sum" and not node.domain and len(node.inputs) == 2:
             node.op_type = "Add"
+
+
+def with_hard_swishes(model: ir.Model) -> ir.Model:
+    """The model with each product of a value and its gate as the HardSwish that a kernel can end with."""
+    if not any(node.op_type == "HardSigmoid" for node in model.graph):
+        return model
+    graph = RewriteGraph(ir.to_proto(model))
+    fuse_hard_swish(graph)
+    fused: ir.Model = ir.from_proto(graph.proto)
+    tidy(fused)
+    return fused
 
 
 def turn_weights(model: ir.Model) -> None:

@@ -38,6 +38,7 @@ from collage.backends.quantization.float_model import (
     move_strides,
     tidy,
     turn_weights,
+    with_hard_swishes,
 )
 from collage.backends.quantization.float_nodes import (
     keep_float,
@@ -109,7 +110,11 @@ def _name(kind: str, kernels: Kernels, method: str, smoothed: bool) -> str:
         return f"{name}, blocks of {BLOCKS[kind]}{', errors fed back' if kind in CALIBRATED else ''}"
     if kind == STATIC:
         name += f", ranges of {RANGE_BITS} bits, biases corrected, sums of two added"
-        name += ", float results, pools on integers" if kernels.float_results else ""
+        name += (
+            ", float results, pools on integers, constants added in float, swishes fused"
+            if kernels.float_results
+            else ""
+        )
         name += "" if kernels.strides else ", strides in pools"
         name += f", ranges by {method}" if method != MINMAX else ""
         name += ", smoothed" if smoothed else ""
@@ -154,11 +159,9 @@ def _partly(
     """The int8 model with some nodes float again, which is made quickly and not cached."""
     original, result = loaded(model.path), ir.load(whole.path)
     values = kept_values(target, original)
-    fold_normalization(original)
-    if _moves_strides(kind_of(target), kernels):
-        move_strides(original)
+    original = _readable(original, kind_of(target), kernels)
     floats = {node.name or "" for node in original.graph if node.outputs[0].name in values}
-    floats |= set(idle(original, floats))
+    floats |= set(idle(original, kernels.float_results, floats))
     keep_float(result, original, floats, rounded_results=not kernels.float_results)
     passes.RemoveUnusedNodesPass()(result)
     _check(result, model)
@@ -243,22 +246,28 @@ def _make(
         file.unlink()
 
 
-def _moves_strides(kind: str | None, kernels: Kernels) -> bool:
-    return kind == STATIC and not kernels.strides
-
-
 def _write_ready(source: Path, destination: Path, kind: str, kernels: Kernels) -> None:
     """A copy with all weights inside, which the quantizer reads rightly."""
     model = loaded(source)
     if kind in MIXED:
-        fold_normalization(model)
-        add_by_pairs(model)
-        if _moves_strides(kind, kernels):
-            move_strides(model)
+        model = _readable(model, kind, kernels)
     else:
         turn_weights(model)
         tidy(model)
     ir.save(model, destination)
+
+
+def _readable(model: ir.Model, kind: str | None, kernels: Kernels) -> ir.Model:
+    """A float model in the form in which its kernels become integers; changes the given one."""
+    fold_normalization(model)
+    if kind != STATIC:
+        return model
+    add_by_pairs(model)
+    if kernels.float_results:
+        model = with_hard_swishes(model)
+    if not kernels.strides:
+        move_strides(model)
+    return model
 
 
 def _products(source: Path, kind: str) -> frozenset[str]:

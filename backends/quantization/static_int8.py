@@ -65,7 +65,7 @@ def write_static(
         activation_qType=QuantType.QUInt8,
         tensors_range=ranges,
         nodes_to_quantize=[],
-        nodes_to_exclude=idle(ir.load(source)),
+        nodes_to_exclude=idle(ir.load(source), float_results),
         op_types_to_quantize=operators,
         extra_options={
             "MatMulConstBOnly": True,
@@ -77,13 +77,15 @@ def write_static(
     quantizer.model.save_model_to_file(str(destination), False)
 
 
-def idle(model: ir.Model, floats: Collection[str] = ()) -> list[str]:
+def idle(model: ir.Model, float_results: bool, floats: Collection[str] = ()) -> list[str]:
     """Names of carriers that lead to no integer kernel, as residual sums before a normalization.
 
-    In int8 they would only err (docs/results/int8.md). A clipping after a kernel is part of it.
+    In int8 they would only err (docs/results/int8.md). A clipping after a kernel is part of it. So is
+    adding a constant to a float result.
 
     Args:
         model: in float.
+        float_results: of kernels.
         floats: names of nodes that stay float.
     """
 
@@ -96,11 +98,19 @@ def idle(model: ir.Model, floats: Collection[str] = ()) -> list[str]:
         uses = [use for value in node.outputs for use in value.uses()]
         leads = any(user in busy or (number == 0 and is_kernel(user)) for user, number in uses)
         clips = node.op_type in CLIPPINGS and any(map(is_kernel, node.predecessors()))
-        if node.op_type in _CARRIERS and node.name not in floats and (leads or clips):
+        carries = node.op_type in _CARRIERS and not (float_results and _shifts(node))
+        if carries and node.name not in floats and (leads or clips):
             busy.add(node)
         elif node.op_type in _CARRIERS:
             idle.append(node.name or "")
     return idle
+
+
+def _shifts(node: ir.Node) -> bool:
+    """Whether a node adds a constant."""
+    return (
+        any(value is None or value.is_initializer() for value in node.inputs) and node.op_type == "Add"
+    )
 
 
 def _is_kernel(node: ir.Node) -> bool:

@@ -67,6 +67,7 @@ def measure(name: str, requests: int, time_limit_s: float) -> dict[str, Any]:
             database=f"sqlite:///{folder / 'costs.db'}",
             inputs=case.samples(folder),
             dims={**case.fixed, case.free: case.range},
+            pad_masks={case.free: case.mask} if case.mask else {},
             time_limit_s=time_limit_s,
         )
         free = normalize(source, folder / "free", case.fixed, 0, RUNTIME, [case.free]).path

@@ -33,6 +33,7 @@ class Case:
         spread: the standard deviation of the logarithms.
         step: sizes are in steps of this, from the smallest one on.
         inputs: makes the inputs for a size, where seeded ones cannot be; the model is tuned with some of them.
+        mask: the input that masks what is added along the free dimension; None where nothing does.
     """
 
     make: Callable[[Path], Path]
@@ -44,6 +45,7 @@ class Case:
     spread: float
     step: int = 1
     inputs: Callable[[int], Mapping[str, np.ndarray]] | None = None
+    mask: str | None = None
 
     @property
     def range(self) -> str:
@@ -139,7 +141,7 @@ def _phonemes(count: int) -> Mapping[str, np.ndarray]:
 
 
 CASES: Mapping[str, Case] = {
-    "encoder": Case(_encoder, {"batch": 1}, "length", 8, 512, 40.0, 0.9),
+    "encoder": Case(_encoder, {"batch": 1}, "length", 8, 512, 40.0, 0.9, mask="attention_mask"),
     "ppocr_rec": Case(
         lambda folder: MODELS["ppocr_rec"].path,
         {name: size for name, size in MODELS["ppocr_rec"].dims.items() if size != 320},

@@ -19,9 +19,9 @@ from collage.partitioner.target import Target
 EXACT_ERROR = 5e-4
 # Where rounding decides elements, fp32 errs by more, and by no more than a tolerance allows that nobody chose.
 _ROUNDING_ERROR, _AS_EXACT = 1e-3, 1.01
-_MOST_REDUCED, _MOST_RIVALS = 3, 1
 # A target that is slower as a whole by more is hardly faster in places.
-_MUCH_SLOWER = 1.5
+MUCH_SLOWER = 1.5
+_MOST_REDUCED, _MOST_RIVALS = 3, 1
 # A target that errs more than so many times the goal as a whole is left out.
 _HOPELESS = 3.0
 # Share of the time that a slower target must promise to save.
@@ -81,7 +81,7 @@ def choose_targets(
     if not exact:
         return TargetChoice(refused=(*refused, "no target computes the whole model exactly"))
     fastest_us, fastest = exact[0]
-    limit_us = _MUCH_SLOWER * fastest_us
+    limit_us = MUCH_SLOWER * fastest_us
     inexact = sorted((us, target) for us, target, error in timed if error > limit)
     refused += [
         f"{target} takes {us / fastest_us:.1f} times as long as {fastest}"

@@ -8,9 +8,11 @@ says.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from collage.backends.options import THREADS
@@ -51,6 +53,77 @@ def single_variants(
         advice: which variants never won on other models, and which did best.
         trials: so many settings of the fastest target are tried at the most.
     """
+    found = _variants(model, targets, threads, latencies_us, listener, cancel)
+    found.sort(key=lambda pair: _threads(pair[0]) == _threads(pair[1]))
+    found = [pair for pair in found if pair[1] not in targets and advice.may_win(*pair)]
+    on_trial = [(t, v) for t in targets[:1] if t in latencies_us for v in _on_trial(t, threads)]
+    found += advice.most_promising(on_trial)[:trials]
+    return [TimedPlan(single_plan(model, variant), f"single {variant}") for _, variant in found]
+
+
+def common_forms(
+    model: Model,
+    targets: Sequence[Target],
+    threads: int,
+    latencies_us: Mapping[Target, float],
+    listener: Listener = ignore,
+    cancel: threading.Event | None = None,
+) -> list[Target]:
+    """The targets in another form of the model, where all targets of a runtime may have it: these still share partitions.
+
+    Arguments are those of `single_variants`.
+    """
+    forms: dict[tuple[str, frozenset[tuple[str, str]]], list[Target]] = {}
+    for target, variant in _variants(model, targets, threads, latencies_us, listener, cancel):
+        changed = frozenset(variant.options) - frozenset(target.options)
+        if {name for name, _ in changed} <= _whole_first(target):
+            forms.setdefault((target.backend, changed), []).append(variant)
+    own = Counter(target.backend for target in targets)
+    return [v for (name, _), found in forms.items() if len(found) == own[name] for v in found]
+
+
+def beside_faster_forms(targets: Sequence[Target], latencies_us: Mapping[Target, float]) -> set[Target]:
+    """Those of some targets and their `common_forms` of which the runtime is faster in another form.
+
+    Args:
+        targets: the user's.
+        latencies_us: of the whole model, forms included.
+    """
+    forms: dict[tuple[str, frozenset[tuple[str, str]]], dict[Target, Target]] = {}
+    for form in latencies_us:
+        if form not in targets:
+            plain = Target(
+                form.backend, tuple(o for o in form.options if o[0] not in _whole_first(form))
+            )
+            own = frozenset(form.options) - frozenset(plain.options)
+            if plain in latencies_us:
+                forms.setdefault((form.backend, own), {})[plain] = form
+    left_out: set[Target] = set()
+    for backend in {backend for backend, _ in forms}:
+        rivals = [pairs for (name, _), pairs in forms.items() if name == backend]
+        gains = [
+            geometric_mean(latencies_us[p] / latencies_us[f] for p, f in r.items()) for r in rivals
+        ]
+        best = rivals[gains.index(max(gains))] if max(gains) > 1 else {}
+        left_out |= {form for pairs in rivals if pairs is not best for form in pairs.values()}
+        left_out |= set(best)
+    return left_out
+
+
+def _whole_first(target: Target) -> set[str]:
+    """Options that change the form in which a whole model is read; a setting on trial is none."""
+    return {o.name for o in options_of(backend_of(target)) if o.whole_first and not o.on_trial}
+
+
+def _variants(
+    model: Model,
+    targets: Sequence[Target],
+    threads: int,
+    latencies_us: Mapping[Target, float],
+    listener: Listener,
+    cancel: threading.Event | None,
+) -> list[tuple[Target, Target]]:
+    """What runtimes offer for a model: pairs of a target and its variant."""
     inspection = _Inspection(model.path.resolve(), listener, cancel)
     found: list[tuple[Target, Target]] = []
     for target in targets:
@@ -61,11 +134,7 @@ def single_variants(
             inspect=inspection.result,
         )
         found += [(target, variant) for variant in backend_of(target).variants(target, whole)]
-    found.sort(key=lambda pair: _threads(pair[0]) == _threads(pair[1]))
-    found = [pair for pair in found if advice.may_win(*pair)]
-    on_trial = [(t, v) for t in targets[:1] if t in latencies_us for v in _on_trial(t, threads)]
-    found += advice.most_promising(on_trial)[:trials]
-    return [TimedPlan(single_plan(model, variant), f"single {variant}") for _, variant in found]
+    return found
 
 
 def _on_trial(target: Target, threads: int) -> list[Target]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.evaluation import Evaluation
-from collage.accuracy.target_choice import choose_targets
+from collage.accuracy.target_choice import MUCH_SLOWER, choose_targets
 from collage.accuracy.task import TaskJudge
 from collage.accuracy.task_errors import search_task
 from collage.backends.registry import target_spec
@@ -20,7 +21,13 @@ from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.exploration import lay_out
-from collage.refinement.target_variants import MOST_TRIALS, single_variants, worth_mixing
+from collage.refinement.target_variants import (
+    MOST_TRIALS,
+    beside_faster_forms,
+    common_forms,
+    single_variants,
+    worth_mixing,
+)
 from collage.search.corrections import Corrections
 from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
@@ -29,6 +36,8 @@ from collage.timing.timed_plan import TimedPlan
 from collage.tuning.early_end import early_end
 from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
+
+Known = TypeVar("Known", bound=Baselines)
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
 _TRIALS_SHARE = 0.05  # the most for settings of the fastest target
@@ -107,11 +116,29 @@ def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float,
 
 def propose_plans(baselines: Baselines) -> Budgeted:
     """Find plans to time before the search: mixes within an error budget, and variants of single targets."""
-    budget = _error_budget(baselines)
-    proposed = budget.propose(baselines.error_limits.tolerances) if budget is not None else []
-    if baselines.request.searches and not baselines.out_of_time:
-        proposed += _variants(baselines)
-    return Budgeted(**vars(baselines), budget=budget, proposed=proposed)
+    known = _with_common_forms(baselines)
+    budget = _error_budget(known)
+    proposed = budget.propose(known.error_limits.tolerances) if budget is not None else []
+    if known.request.searches and not known.out_of_time:
+        proposed += _variants(known)
+    return Budgeted(**vars(known), budget=budget, proposed=proposed)
+
+
+def _with_common_forms(known: Baselines) -> Baselines:
+    """The same with rewritten targets beside the given ones, where errors have a budget: mixes are made of targets."""
+    if not known.error_limits.has_budget or not known.request.searches or known.out_of_time:
+        return known
+    latencies_us = known.single_targets.latencies_us()
+    limit_us = MUCH_SLOWER * min(known.exact_us(latencies_us).values(), default=math.inf)
+    forms = common_forms(
+        model=known.model,
+        targets=[target for target, us in latencies_us.items() if us <= limit_us],
+        threads=known.sampling.threads,
+        latencies_us=latencies_us,
+        listener=known.run.listener,
+        cancel=known.run.cancel,
+    )
+    return _joined_by(known, forms) if forms else known
 
 
 def _error_budget(known: Baselines) -> BudgetSearch | None:
@@ -121,7 +148,9 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
         return None
     # What whole models err is known in this metric only.
     goal = max(limits.tolerances) if known.request.options.metric == "max" else math.inf
-    chosen = choose_targets(known.single_targets.rows(), known.estimates, goal)
+    unused = beside_faster_forms(known.request.targets, known.single_targets.latencies_us())
+    rows = {t: row for t, row in known.single_targets.rows().items() if t not in unused}
+    chosen = choose_targets(rows, known.estimates, goal)
     for reason in chosen.refused:
         run.listener(Event("accuracy", f"not mixed in: {reason}"))
     if not chosen.reduced:
@@ -273,17 +302,17 @@ def _timer(budgeted: Budgeted) -> PlanTimer:
     )
 
 
-def _joined_by(budgeted: Budgeted, variants: Sequence[Target]) -> Budgeted:
+def _joined_by(known: Known, variants: Sequence[Target]) -> Known:
     """The same with variants as targets of their own; their whole models are measured."""
     joining = tuple(map(target_spec, variants))
-    specs = (*budgeted.specs, *joining)
-    candidates = enumerate_candidates(budgeted.model, joining, budgeted.candidates)
-    single_targets = budgeted.single_targets.joined_by(variants)
+    specs = (*known.specs, *joining)
+    candidates = enumerate_candidates(known.model, joining, known.candidates)
+    single_targets = known.single_targets.joined_by(variants)
     return replace(
-        budgeted,
+        known,
         specs=specs,
         candidates=candidates,
         single_targets=single_targets,
-        estimates=single_targets.measure(candidates, budgeted.deadline),
-        transitions=transitions_between(specs, budgeted.copies),
+        estimates=single_targets.measure(candidates, known.deadline),
+        transitions=transitions_between(specs, known.copies),
     )

@@ -22,7 +22,13 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
-from collage.refinement.target_variants import offered_options, single_variants, worth_mixing
+from collage.refinement.target_variants import (
+    beside_faster_forms,
+    common_forms,
+    offered_options,
+    single_variants,
+    worth_mixing,
+)
 from collage.search.fixed_plans import single_plan
 from collage.timing.request import PlanTiming
 from collage.timing.timed_plan import TimedPlan
@@ -90,6 +96,33 @@ def test_single_product_of_a_broadcast_is_a_reason_to_rewrite(
 def test_options_stated_by_the_user_stay(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     assert single_variants(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2, {}) == []
+
+
+def test_forms_are_offered_where_all_targets_of_a_runtime_may_have_them(tmp_path: Path) -> None:
+    model = _taken(channels_last_model(channels=64, size=24), tmp_path)
+    rounds = OPENVINO.with_options(precision="bf16")
+    both = common_forms(model, [OPENVINO, rounds], 2, {})
+    assert both == [MOVED, rounds.with_options(rewrite="on")]
+    alone = common_forms(model, [OPENVINO], 2, {})
+    assert alone == [MOVED, OPENVINO.with_options(rewrite="winograd")]
+
+
+@pytest.mark.parametrize(
+    ("forms_us", "slower"),
+    [
+        ((90, 40), {"openvino", "openvino -precision=bf16"}),
+        ((110, 40), {"openvino", "openvino -precision=bf16"}),
+        ((110, 60), {"openvino -rewrite=on", "openvino -precision=bf16 -rewrite=on"}),
+    ],
+)
+def test_of_each_runtime_one_form_is_left(forms_us: tuple[float, float], slower: set[str]) -> None:
+    rounds = OPENVINO.with_options(precision="bf16")
+    given, forms = [ORT, OPENVINO, rounds], [MOVED, rounds.with_options(rewrite="on")]
+    known = dict(zip(given, (100.0, 100.0, 60.0), strict=True)) | dict(
+        zip(forms, forms_us, strict=True)
+    )
+    assert {str(target) for target in beside_faster_forms(given, known)} == slower
+    assert beside_faster_forms([*given, *forms], known) == set()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Pools, strides and sums between integer kernels, as OpenVINO runs them."""
+"""What lies between integer kernels as OpenVINO runs it: pools, strides, sums, constants and swishes."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ def test_openvino_runs_all_in_integers(tmp_path: Path) -> None:
 def test_a_float_kernel_with_strides_computes_the_same(kept: list[int], tmp_path: Path) -> None:
     model = residual(tmp_path)
     made = partly(model, INT8, kept, tmp_path)
-    weights = [
-        node.inputs[1].producer() for node in ir.load(made.path).graph if node.op_type == "Conv"
-    ]
+    weights = [node.inputs[1].producer() for node in ir.load(made.path).graph if node.op_type == "Conv"]
     assert [weight is None for weight in weights].count(True) == len(kept)
     exact, found = values_of(model, model), values_of(made, model)
     assert 0 < np.abs(found["y"] - exact["y"]).max() < 0.05 * np.abs(exact["y"]).max()
@@ -83,6 +81,55 @@ def test_a_pool_that_only_float_kernels_read_is_not_rounded(tmp_path: Path) -> N
     for pool in pools:
         maker = pool.inputs[0].producer() if pool.inputs[0] is not None else None
         assert maker is not None and maker.op_type != "DequantizeLinear"
+
+
+SCALED = """
+<ir_version: 10, opset_import: ["" : {opset}]>
+g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {{
+   [first] c = Conv(x, w0)
+   [wide] m = Mul(c, scale)
+   [shift] a = Add(m, offset)
+   [gate] g = HardSigmoid<alpha: float = 0.16666667, beta: float = 0.5>(a)
+   [swish] s = Mul(a, g)
+   [wide2] t = Mul(s, scale)
+   [shift2] u = Add(t, offset)
+   [last] y = Conv(u, w1)
+}}
+"""
+
+
+def scaled(folder: Path, opset: int) -> SubModel:
+    random = np.random.default_rng(0)
+    weights = {f"w{i}": random.standard_normal((8, 8, 1, 1)) / 3 for i in (0, 1)}
+    constants = {"scale": np.full((1, 1, 1, 1), 1.5), "offset": np.full((1, 1, 1, 1), 0.3)}
+    return model_of(SCALED.format(opset=opset), weights | constants, folder)
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+def test_openvino_adds_constants_and_swishes_within_kernels(opset: int, tmp_path: Path) -> None:
+    model = scaled(tmp_path, opset)
+    made = partly(model, INT8, [], tmp_path)
+    rounded = [n for n in ir.load(made.path).graph if n.op_type == "QuantizeLinear"]
+    assert [node.inputs[0].name for node in rounded if node.inputs[0] is not None] == ["x", "u"]
+    types = types_as_run(made)
+    assert types["Convolution"] == ["u8", "u8"] and "HardSigmoid" not in types
+    exact, found = values_of(model, model), values_of(made, model)
+    assert 0 < np.abs(found["y"] - exact["y"]).max() < 0.03 * np.abs(exact["y"]).max()
+
+
+@pytest.mark.parametrize("kept", [[0], [7], [2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 6]])
+def test_nodes_of_a_swish_stay_float_as_others_do(kept: list[int], tmp_path: Path) -> None:
+    model = scaled(tmp_path, 17)
+    made = partly(model, INT8, kept, tmp_path)
+    exact, found = values_of(model, model), values_of(made, model)
+    assert 0 < np.abs(found["y"] - exact["y"]).max() < 0.03 * np.abs(exact["y"]).max()
+
+
+def test_onnxruntime_rounds_what_it_adds(tmp_path: Path) -> None:
+    made = partly(scaled(tmp_path, 17), Target.parse("onnxruntime -quant=static_int8"), [], tmp_path)
+    rounded = [n for n in ir.load(made.path).graph if n.op_type == "QuantizeLinear"]
+    read = {node.inputs[0].name for node in rounded if node.inputs[0] is not None}
+    assert {"c", "t", "u"} <= read
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,9 @@ def idle(model: ir.Model, float_results: bool, floats: Collection[str] = ()) -> 
         uses = [use for value in node.outputs for use in value.uses()]
         leads = any(user in busy or (number == 0 and is_kernel(user)) for user, number in uses)
         clips = node.op_type in CLIPPINGS and any(map(is_kernel, node.predecessors()))
-        carries = node.op_type in _CARRIERS and not (float_results and _shifts(node))
+        # Rounding changes where a maximum is.
+        carries = node.op_type in _CARRIERS and len(node.outputs) == 1
+        carries = carries and not (float_results and _shifts(node))
         if carries and node.name not in floats and (leads or clips):
             busy.add(node)
         elif node.op_type in _CARRIERS:

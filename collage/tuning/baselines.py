@@ -41,6 +41,7 @@ Known = TypeVar("Known", bound=Baselines)
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
 _TRIALS_SHARE = 0.05  # the most for settings of the fastest target
+_FORMS_SHARE = 0.2  # the most for whole models rewritten before mixes are made
 # Time is kept for so many comparisons of so many plans, which confirm the winner.
 _CONFIRMING, _LEAST_PLANS = 1.5, 2
 # A plan that is far ahead runs in so many plans' comparisons before it is written.
@@ -138,7 +139,8 @@ def _with_common_forms(known: Baselines) -> Baselines:
         listener=known.run.listener,
         cancel=known.run.cancel,
     )
-    return _joined_by(known, forms) if forms else known
+    fit = len(forms) * known.plan_s <= _FORMS_SHARE * known.limit_s
+    return _joined_by(known, forms) if forms and fit else known
 
 
 def _error_budget(known: Baselines) -> BudgetSearch | None:

@@ -83,6 +83,22 @@ def test_a_pool_that_only_float_kernels_read_is_not_rounded(tmp_path: Path) -> N
         assert maker is not None and maker.op_type != "DequantizeLinear"
 
 
+def test_a_pool_that_tells_where_its_maxima_are_reads_floats(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 17]>
+    g (float[1, 4, 9, 9] x) => (float[1, 4, 4, 4] y, int64[1, 4, 4, 4] places) {
+       [first] c = Conv(x, w0)
+       [pool] p, places = MaxPool<kernel_shape: ints = [3, 3], strides: ints = [2, 2]>(c)
+       [last] y = Conv(p, w1)
+    }
+    """
+    random = np.random.default_rng(0)
+    model = model_of(text, {f"w{i}": random.standard_normal((4, 4, 1, 1)) for i in (0, 1)}, tmp_path)
+    made = ir.load(partly(model, INT8, [], tmp_path).path)
+    pool = next(node for node in made.graph if node.op_type == "MaxPool")
+    assert [maker.op_type for maker in pool.predecessors()] == ["Conv"]
+
+
 SCALED = """
 <ir_version: 10, opset_import: ["" : {opset}]>
 g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {{

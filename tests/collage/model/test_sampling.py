@@ -51,7 +51,7 @@ def test_nan_in_the_reference_is_refused(tmp_path: Path) -> None:
         sampling.check_reference()
 
 
-def test_time_for_proving_the_artifact_is_expected_where_its_reference_is_not_known(
+def test_time_for_the_proof_is_expected_where_its_values_are_not_known(
     tmp_path: Path,
 ) -> None:
     sampling = _sampling("y = Relu(x)", tmp_path)

@@ -22,11 +22,12 @@ def endless() -> onnx.ModelProto:
     """A model that is read at once, and runs for days."""
     return onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
-        m (float[4] x) => (float[4] y) <int64 trips = {1000000000000}, bool always = {1}> {
-          y = Loop(trips, always, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
+        m (float[4] x) => (float[4] y) <int64 trips = {1000000000000}, bool always = {1}, int64[1] shape = {4}> {
+          turned = Loop(trips, always, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
             d = Identity(c)
             w = Cos(v)
           }>
+          y = Reshape(turned, shape)
         }"""
     )
 

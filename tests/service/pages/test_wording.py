@@ -80,6 +80,7 @@ def test_nothing_that_a_user_names_becomes_a_script() -> None:
     assert "<b>" not in page and "&lt;b&gt;" in page
 
 
+@pytest.mark.slow
 def test_an_error_page_lets_a_person_sign_out(start_server: StartServer) -> None:
     guarded = start_server(authentication="on")
     _, secret = guarded.services.tokens.create("person", ["tune"])

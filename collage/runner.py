@@ -54,7 +54,7 @@ class Runner:
 
     went_on = False
     _until_s = math.inf
-    _say: Callable[[str], None] | None = None
+    _say_beside: Callable[[str], None] | None = None
 
     def waiting_until(self, until_s: float, say: Callable[[str], None]) -> Self:
         """The same, which waits for the device until then by `time.monotonic`, and goes on without it.
@@ -63,7 +63,7 @@ class Runner:
             say: is told once that it does.
         """
         made = copy.copy(self)
-        made._until_s, made._say, made.went_on = until_s, say, False
+        made._until_s, made._say_beside, made.went_on = until_s, say, False
         return made
 
     @cached_property
@@ -142,8 +142,8 @@ class Runner:
         with device_slot(cancel, self._until_s) as held:
             if not held and not self.went_on:
                 self.went_on = True
-                if self._say is not None:
-                    self._say("the time is up, and another tuner measures; measuring beside it")
+                if self._say_beside is not None:
+                    self._say_beside("the time is up, and another tuner measures; measuring beside it")
             yield held
 
     def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:

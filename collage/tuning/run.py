@@ -151,7 +151,7 @@ class Run:
         begin_s = self.clock.begin_s
 
         def say(text: str) -> None:
-            self.listener(Event("waiting", text))
+            self.listener(Event("measure", text))
 
         return replace(
             self,

@@ -51,19 +51,23 @@ def _types(node: ir.Node, bodies: list[ir.Graph]) -> Iterator[tuple[ir.Value, ir
         if read and read[0] is not None:
             yield first, ir.OptionalType(read[0])
     elif node.op_type == "Identity":
-        if read and _is_held(read[0]):
-            yield first, read[0]
+        if read and (kind := _held(read[0])) is not None:
+            yield first, kind
     elif node.op_type == "OptionalGetElement":
-        if read and isinstance(read[0], ir.OptionalType) and _is_held(read[0].elem_type):
-            yield first, read[0].elem_type
+        inner = read[0].elem_type if read and isinstance(read[0], ir.OptionalType) else None
+        if (kind := _held(inner)) is not None:
+            yield first, kind
     elif node.op_type in ("If", "Loop"):
         for body in bodies:
             # The first output of a Loop's body says whether it goes on.
             made = [value.type for value in body.outputs][node.op_type == "Loop" :]
             yield from (
-                (value, kind) for value, kind in zip(node.outputs, made, strict=False) if _is_held(kind)
+                (value, held)
+                for value, kind in zip(node.outputs, made, strict=False)
+                if (held := _held(kind)) is not None
             )
 
 
-def _is_held(kind: ir.TypeProtocol | None) -> bool:
-    return isinstance(kind, ir.SequenceType | ir.OptionalType)
+def _held(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    """The type of a sequence or an optional value; None for any other."""
+    return kind if isinstance(kind, ir.SequenceType | ir.OptionalType) else None

@@ -22,6 +22,8 @@ class Option:
             open; each computes as exactly as the default.
         whole_first: True where a value is tunable only after the whole model was timed with it.
         on_trial: True where tunable values are tried on the whole model of the fastest target, a few in each run.
+        edition: raised when other values than the default make the runtime do something else: costs that were stored
+            before are not those of now.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Option:
     tunable: tuple[str, ...] = ()
     whole_first: bool = False
     on_trial: bool = False
+    edition: int = 1
 
 
 def switch(name: str, text: str) -> Option:

@@ -175,6 +175,20 @@ def canonical(target: Target, threads: int | None = None) -> Target:
     return Target(backend.name, tuple(sorted(full.items())))
 
 
+def editions(target: Target) -> str:
+    """What a cost key has beside the runtime's version: later editions of options that are not at their default.
+
+    Raises:
+        TargetError: the backend, an option or a value is unknown.
+    """
+    changed = [
+        option
+        for option in options_of(check_options(target))
+        if option.edition > 1 and target.option(option.name, option.default) != option.default
+    ]
+    return "".join(f"; -{option.name} ({option.edition})" for option in changed)
+
+
 def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
     """Values that may replace a target's defaults, by option that the user left open; none for targets on a device.
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 # A limit that the caller set is exceeded by such a share of it and so many seconds at the most (docs/tune.md says a
 # little more, since estimates are never exact).
 _GRACE_SHARE, _GRACE_S = 0.2, 8.0
+_PROMISED_SHARE, _PROMISED_S = 1.25, 10.0
+_LEAST_S = 5.0
 # Another tuner that makes the same search is waited for until so much of that is over; the rest is for a plan of one's own.
 _WAITING_SHARE = 0.5
 # Where the caller set no limit, a first plan is worth so many times the usual one.
@@ -124,6 +126,31 @@ def waiting_end_s(begin_s: float, limit_s: float) -> float:
         limit_s: the caller's limit.
     """
     return begin_s + limit_s + _WAITING_SHARE * _grace_s(limit_s)
+
+
+def preparing_end_s(begin_s: float, limit_s: float) -> float:
+    """Until when the model is read and its first reference values are computed; the rest is for measuring one plan.
+
+    Args:
+        begin_s: when the run began.
+        limit_s: the caller's limit.
+    """
+    return max(waiting_end_s(begin_s, limit_s), begin_s + _grace_s(limit_s))
+
+
+def seconds_until(until_s: float, most_s: float) -> float:
+    """Seconds that a step may take which is to end by a time of `time.monotonic`.
+
+    Args:
+        until_s: that time; where it is up, some seconds are left for a step that cannot be left out.
+        most_s: the most that it takes without a limit.
+    """
+    return min(most_s, max(_LEAST_S, until_s - time.monotonic()))
+
+
+def is_kept(seconds: float, limit_s: float) -> bool:
+    """True when a run of so many seconds keeps what is promised of the caller's limit."""
+    return seconds <= _PROMISED_SHARE * limit_s + _PROMISED_S
 
 
 def _grace_s(limit_s: float) -> float:

@@ -10,13 +10,15 @@ that measures.
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 import platform
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from collage.backends.contract import Arithmetic, Available, Preparation
 from collage.backends.machine.hardware import Hardware, hardware
@@ -44,7 +46,25 @@ class TargetFacts:
 
 
 class Runner:
-    """This machine; subclasses override what is different for them."""
+    """This machine; subclasses override what is different for them.
+
+    Attributes:
+        went_on: it was measured beside another tuner, since the time for waiting was up.
+    """
+
+    went_on = False
+    _until_s = math.inf
+    _say_beside: Callable[[str], None] | None = None
+
+    def waiting_until(self, until_s: float, say: Callable[[str], None]) -> Self:
+        """The same, which waits for the device until then by `time.monotonic`, and goes on without it.
+
+        Args:
+            say: is told once that it does.
+        """
+        made = copy.copy(self)
+        made._until_s, made._say_beside, made.went_on = until_s, say, False
+        return made
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -101,14 +121,36 @@ class Runner:
         """Call a function in a sandboxed child, as `collage.backends.sandbox.run.run_in_child` does."""
         return run_in_child(function, *args, limits=limits, cancel=cancel, on_message=on_message)
 
-    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
-        """Nothing else is measured on the device inside the block."""
-        return device_slot(cancel)
+    def about_waiting(self) -> list[str]:
+        """What a report warns of where it was measured beside another tuner."""
+        if not self.went_on:
+            return []
+        return [
+            "another tuner measured on this machine when the time limit was up, and plans were timed beside it; tune one "
+            "model at a time, or allow more with --time-limit"
+        ]
+
+    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[bool]:
+        """Nothing else is measured on the device inside the block, which gets whether that is so.
+
+        It is not where the time for waiting was up.
+        """
+        return self._alone(cancel)
+
+    @contextlib.contextmanager
+    def _alone(self, cancel: threading.Event | None) -> Iterator[bool]:
+        with device_slot(cancel, self._until_s) as held:
+            if not held and not self.went_on:
+                self.went_on = True
+                if self._say_beside is not None:
+                    self._say_beside("the time is up, and another tuner measures; measuring beside it")
+            yield held
 
     def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
-        """Measure a candidate, alone on its device."""
-        with self.alone(cancel):
-            return measure(request, cancel, self.run)
+        """Measure a candidate, alone on its device; what was measured beside another tuner is for this run only."""
+        with self.alone(cancel) as is_alone:
+            measurement = measure(request, cancel, self.run)
+        return measurement if is_alone else replace(measurement, cut_short=True)
 
 
 def describe(target: Target) -> TargetFacts:

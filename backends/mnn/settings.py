@@ -28,6 +28,8 @@ _LEVEL_OF = {"exact": 2, "large": 3}
 # MNN's hint DYNAMIC_QUANT_OPTIONS: one scale for a whole input takes less time.
 _DYNAMIC_QUANT, _ONE_SCALE = 5, 1
 _NUMBER_OF = {"normal": 0, "high": 1, "low": 2}  # of both modes
+# Modes were once words, which MNN ignores.
+_REACHES_MNN = 2
 _HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _BITS = {"int8": 8}
 _PRODUCTS = ("Gemm", "MatMul")
@@ -53,6 +55,7 @@ MEMORY = Option(
     tunable=("high",),
     whole_first=True,
     on_trial=True,
+    edition=_REACHES_MNN,
 )
 POWER = Option(
     "power",
@@ -60,6 +63,7 @@ POWER = Option(
     "Which cores threads are bound to, where they differ in speed.",
     choices=("low", "normal", "high"),
     is_later=True,
+    edition=_REACHES_MNN,
 )
 
 

@@ -9,6 +9,7 @@ a user can be read as well. A reference value with numeric ties
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +34,18 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Expected]]) -> None
                 arrays[f"{i}.{j}.high"] = storable(value.high)
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
+
+
+def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as an ordinary .npz, text as characters of one width.
+
+    `numpy.savez` takes its own arguments for arrays of the names `file` and `allow_pickle`.
+    """
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            plain = array.astype(np.str_) if array.dtype.hasobject else array
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, plain, allow_pickle=False)
 
 
 def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:

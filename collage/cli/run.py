@@ -10,6 +10,7 @@ import numpy as np
 
 from collage.artifact.session import load
 from collage.backends.numerics.seeded import seeded_inputs
+from collage.backends.numerics.tensor_files import write_npz
 from collage.cli.tables import counted
 from collage.model.sample_inputs import read_samples
 
@@ -53,16 +54,14 @@ def run_once(
             stored: dict[str, np.ndarray] = {}
             for position, name in enumerate(names):
                 stored |= _stored(name, [values[position] for values in made])
-            with outputs.open("wb") as file:  # numpy would add .npz to a name without it
-                np.savez(file, allow_pickle=False, **stored)
+            write_npz(outputs, stored)
             say(f"wrote {outputs}")
 
 
 def _stored(name: str, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """An output of all samples, text as characters of one width."""
-    plain = [v.astype(str) if v.dtype.hasobject else v for v in values]
-    if len(plain) == 1:
-        return {name: plain[0]}
-    if len({v.shape for v in plain}) == 1:
-        return {name: np.stack(plain)}
-    return {f"{name}.{number}": v for number, v in enumerate(plain)}
+    """An output of all samples."""
+    if len(values) == 1:
+        return {name: values[0]}
+    if len({v.shape for v in values}) == 1:
+        return {name: np.stack(values)}
+    return {f"{name}.{number}": v for number, v in enumerate(values)}

@@ -136,9 +136,9 @@ class DaskRunner(Runner):
             self._pool.fetch(outcome.address, digest, Path(path))
         return map_paths(outcome.value, self._here)
 
-    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
+    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[bool]:
         """Every task has its worker's device to itself, so nothing is locked here."""
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(True)
 
     def _here(self, path: PurePath) -> PurePath:
         return Path(self._packer.local(path))

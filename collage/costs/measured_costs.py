@@ -24,7 +24,7 @@ from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.measurement.request import PATIENCE
 from collage.backends.numerics.tensor_files import write_samples
-from collage.backends.registry import backend_of, canonical
+from collage.backends.registry import backend_of, canonical, editions
 from collage.cost_db.atlas import MOST_NODES, AtlasStore
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.row import CostRow
@@ -317,7 +317,7 @@ class MeasuredCosts:
     def _version(self, target: Target) -> str:
         if target not in self._versions:
             facts = self._runner.facts(target)
-            more = preparation_key(facts, self._model, self._reference.samples)
+            more = preparation_key(facts, self._model, self._reference.samples) + editions(target)
             rewriting = backend_of(target).rewriting(target)
             if rewriting is not None:
                 version = self._runner.facts(rewriting.by).version

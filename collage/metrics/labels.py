@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,14 +62,19 @@ def labeled_inputs(inputs: Path | None, labels: Path | None) -> Iterator[Path | 
         raise BadInputError(
             "a server takes labels beside samples in one file: give one .npz with --inputs"
         )
+    if not zipfile.is_zipfile(inputs):
+        raise BadInputError(f"inputs file {str(inputs)!r} cannot be read as .npz")
     arrays = {
         IN_INPUTS if name == LABELS else f"{IN_INPUTS}.{name}": array
         for name, array in _arrays(labels).items()
     }
     with tempfile.TemporaryDirectory(prefix="collage-labels-") as folder:
         path = Path(folder) / "inputs.npz"
-        with np.load(inputs, allow_pickle=False) as stored:
-            np.savez(path, allow_pickle=False, **{**stored, **arrays})
+        shutil.copyfile(inputs, path)
+        with zipfile.ZipFile(path, "a") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
         yield path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +15,24 @@ from collage.partitioner.ingest.normalize import NormalizedInfo
 
 
 def bind(
-    model: Model, folder: Path, sizes: Mapping[str, int], cancel: threading.Event | None = None
+    model: Model,
+    folder: Path,
+    sizes: Mapping[str, int],
+    cancel: threading.Event | None = None,
+    until_s: float = math.inf,
 ) -> tuple[Model, NormalizedInfo]:
     """Give the free dimensions of a normalized model sizes, in a sandboxed child; its nodes stay.
 
     Args:
         folder: where `model.onnx` is written.
         sizes: of each free dimension, by name.
+        until_s: it is done by then, by `time.monotonic`.
 
     Raises:
         ModelError: the model cannot have these sizes.
+        OutOfTimeError: it was not done in time.
     """
-    return made_in_child(_bind, model.path, folder, (dict(sizes),), cancel)
+    return made_in_child(_bind, model.path, folder, (dict(sizes),), cancel, until_s)
 
 
 def _bind(source: Path, destination: Path, sizes: dict[str, int]) -> NormalizedInfo | str:

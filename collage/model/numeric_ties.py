@@ -13,6 +13,7 @@ ties is compared as it is: nothing would be left to compare.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from collage.backends.numerics.comparison import Array, Ranged
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.deadline import seconds_until
 from collage.partitioner.candidate import bits
 from collage.partitioner.emit.extract import extract
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
@@ -114,6 +116,7 @@ def find_ties(
     say: Callable[[str], None],
     most_s: float,
     cancel: threading.Event | None = None,
+    until_s: float = math.inf,
 ) -> NumericTies:
     """Run the part of a model that chooses several times, its sums moved.
 
@@ -122,15 +125,18 @@ def find_ties(
         known: per sample the reference of the values that `found.nodes` read from outside.
         say: is told why it failed; then nothing is known of ties.
         most_s: after so many seconds no run begins, but for the first few.
+        until_s: these end by then, by `time.monotonic`.
     """
     outputs = tuple(name for name in found.values if name in model.index.outputs)
     # All values may be more than fits into the memory of a child; the outputs say what matters most.
     wanted = [found, replace(found, values=outputs)] if outputs else [found]
     for number, choices in enumerate(wanted):
         try:
-            return _ties(model, choices, known, folder / str(number), most_s, cancel)
+            return _ties(model, choices, known, folder / str(number), most_s, cancel, until_s)
         except ChildFailed as failure:
             say(failure.reason)
+            if failure.kind == "hang":
+                break
     return NumericTies([{} for _ in known])
 
 
@@ -141,11 +147,12 @@ def _ties(
     folder: Path,
     most_s: float,
     cancel: threading.Event | None,
+    until_s: float,
 ) -> NumericTies:
     folder.mkdir(parents=True)
     part = extract(model, found.nodes, folder, found.values)
     write_samples(folder / "given.npz", known)
-    limits = ChildLimits(timeout_s=_TIMEOUT_S)
+    limits = ChildLimits(timeout_s=seconds_until(until_s, _TIMEOUT_S))
     path, folder = part.path.resolve(), folder.resolve()
     given = path, folder, found.moved, found.values, most_s
     beyond = run_in_child(_draw, *given, limits=limits, cancel=cancel)

@@ -30,11 +30,12 @@ from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import read_samples as stored_samples
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.deadline import seconds_until
 from collage.events import Event, Listener, ignore
 from collage.model.numeric_ties import Choices, NumericTies, find_choices, find_ties
 from collage.model.random_nodes import random_nodes
 from collage.partitioner.emit.extract import with_outputs
-from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.errors import BadInputError, ModelError, OutOfTimeError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
@@ -58,6 +59,7 @@ def ingest(
     cancel: threading.Event | None = None,
     least_opset: int = 0,
     kept: Collection[str] = (),
+    until_s: float = math.inf,
 ) -> tuple[Model, NormalizedInfo]:
     """Check and normalize a model in a sandboxed child, and open the result.
 
@@ -67,15 +69,17 @@ def ingest(
         dims: sizes of free dimensions.
         least_opset: an older model is converted up to this one where that can be done.
         kept: dimensions that stay free.
+        until_s: it is done by then, by `time.monotonic`.
 
     Raises:
         FreeDimensionsError: dimensions have no size.
         ModelError: the model is damaged, unsafe or unsupported.
+        OutOfTimeError: it was not read in time.
     """
     if not source.is_file():
         raise BadInputError(f"there is no model file {str(source)!r}")
     given = dict(dims or {}), least_opset, tuple(kept)
-    return made_in_child(_normalize, source, work_dir / "model", given, cancel)
+    return made_in_child(_normalize, source, work_dir / "model", given, cancel, until_s)
 
 
 def made_in_child(
@@ -84,17 +88,24 @@ def made_in_child(
     destination: Path,
     given: tuple[Any, ...],
     cancel: threading.Event | None,
+    until_s: float = math.inf,
 ) -> tuple[Model, NormalizedInfo]:
     """The model that a function writes into a folder, in a sandboxed child; a text of its own is a refusal."""
     destination.mkdir(parents=True, exist_ok=True)
+    timeout_s = seconds_until(until_s, _INGEST_TIMEOUT_S)
     # A link is read as it stands, since its external data may be links beside it.
-    limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S, readable=(source.resolve(),))
+    limits = ChildLimits(timeout_s=timeout_s, readable=(source.resolve(),))
     try:
         # The child's working directory is empty and gone afterward, so its paths are absolute.
         outcome = run_in_child(
             function, source.absolute(), destination.resolve(), *given, limits=limits, cancel=cancel
         )
     except ChildFailed as failure:
+        if failure.kind == "hang" and timeout_s < _INGEST_TIMEOUT_S:
+            raise OutOfTimeError(
+                f"reading the model was not done after {timeout_s:.0f} s, when the time limit was up; allow more with "
+                "--time-limit"
+            ) from None
         raise ModelError(
             f"the model could not be read: {failure.kind.replace('_', ' ')} ({failure.reason}); "
             "check it with onnx.checker, and export it again if it is damaged"
@@ -156,6 +167,7 @@ class Reference:
         directory: where the values are kept.
         keep_all: compute all values at once when they fit in memory, since more will be asked for.
         ties_s: seconds for finding out what rounding decides, but for a few runs at the least.
+        until_s: the first values are there by then, by `time.monotonic`.
     """
 
     def __init__(
@@ -167,7 +179,9 @@ class Reference:
         cancel: threading.Event | None = None,
         keep_all: bool = True,
         ties_s: float = LONGEST_TIES_S,
+        until_s: float = math.inf,
     ) -> None:
+        self.until_s = until_s
         self._keep_all, self._ties_s = keep_all, ties_s
         self.model = model
         self.samples = tuple(samples)
@@ -180,6 +194,7 @@ class Reference:
         self._lock, self._once = threading.Lock(), threading.Lock()
         self._choices = find_choices(model.index)
         self._ties: NumericTies | None = None
+        self._has_values = False
 
     def expected(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, Expected], ...]:
         """The same as `values`, with the bounds of elements that are numeric ties.
@@ -208,6 +223,12 @@ class Reference:
         return counts
 
     @property
+    def keeps_all(self) -> bool:
+        """True when all values that nodes make are known, or were given."""
+        made = (name for node in self.model.index.nodes for name in node.outputs if name)
+        return all(name in self._known[0] for name in made if self._can_be_output(name))
+
+    @property
     def draws(self) -> bool:
         """True when the model draws random numbers, or may."""
         return bool(self._random)
@@ -227,7 +248,9 @@ class Reference:
 
         try:
             folder = self._directory / "ties"
-            return find_ties(self.model, found, read, folder, say, self._ties_s, self._cancel)
+            return find_ties(
+                self.model, found, read, folder, say, self._ties_s, self._cancel, self.until_s
+            )
         finally:
             self.seconds += time.monotonic() - begin
 
@@ -281,6 +304,9 @@ class Reference:
         folder = self._directory / f"values-{len(list(self._directory.glob('values-*')))}"
         folder.mkdir(parents=True)
         path = with_outputs(self.model, names, folder)
+        # Values that are computed later take about as long as the first.
+        until_s = math.inf if self._has_values else self.until_s
+        timeout_s = seconds_until(until_s, _REFERENCE_TIMEOUT_S)
         write_samples(folder / "samples.npz", self.samples)
         try:
             placed = run_in_child(
@@ -289,11 +315,17 @@ class Reference:
                 folder.resolve(),
                 names,
                 [name for name in names if name in self.model.index.outputs] if self._random else [],
-                limits=ChildLimits(timeout_s=_REFERENCE_TIMEOUT_S),
+                limits=ChildLimits(timeout_s=timeout_s),
                 cancel=self._cancel,
             )
         except ChildFailed as failure:
             shutil.rmtree(folder)
+            if failure.kind == "hang" and timeout_s < _REFERENCE_TIMEOUT_S:
+                count = f"{len(self.samples)} samples" if len(self.samples) > 1 else "1 sample"
+                raise OutOfTimeError(
+                    f"computing the reference values of {count} was not done after {timeout_s:.0f} s, when the time limit "
+                    "was up; allow more with --time-limit, or give fewer samples"
+                ) from None
             kind = _OutOfMemoryError if failure.kind == "out_of_memory" else ModelError
             raise kind(
                 "the reference runtime (ONNX Runtime, optimization off) cannot run this model on these "
@@ -310,6 +342,7 @@ class Reference:
             file.unlink()
         for position, known in enumerate(self._known):
             known |= _mapped(folder / f"{position}.bin", placed[position])
+        self._has_values = True
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ MOST_SEARCHED = 100
 # Finding out what rounding decides may take such a share of a time limit.
 _TIES_SHARE = 0.1
 _MOST_COMPARED = 24  # samples that plans are compared by beside a metric of the task
+_PROOF_RUNS = 2  # of the reference on each seed: whether it runs at all, and what a plan hands over
 _MOST_STORED_BYTES = 4 << 20  # of inputs in an artifact
 
 
@@ -48,6 +49,7 @@ class Sampling:
     hold_out: bool  # make seeded held-out samples where the user gives none
     listener: Listener
     cancel: threading.Event | None
+    until_s: float = math.inf  # the reference of the samples that plans are chosen by is there by then
     seeds: tuple[int, ...] = field(init=False)
     seeded: Reference = field(init=False)
     chosen_by: Reference = field(init=False)
@@ -59,8 +61,12 @@ class Sampling:
     def __post_init__(self) -> None:
         first = self.options.seed
         self.seeds = tuple(range(first, first + _SEEDS))
+        # Beside given inputs these prove the artifact, which comes last.
         self.seeded = self.reference(
-            [self._seeded(seed) for seed in self.seeds], "seeded", keep_all=True
+            [self._seeded(seed) for seed in self.seeds],
+            "seeded",
+            keep_all=True,
+            is_last=self.inputs is not None,
         )
         self.chosen_by = self.seeded
         rest: list[Sample] = []
@@ -87,6 +93,7 @@ class Sampling:
 
         Raises:
             ModelError: an output of the reference has NaN, or no element of any output is finite.
+            OutOfTimeError: the reference was not computed in time.
         """
         infinite: dict[str, bool] = {}
         for values in self.chosen_by.values(self._made):
@@ -104,6 +111,23 @@ class Sampling:
                 f"no element of the reference output {names} is finite on these inputs, so nothing can be compared "
                 f"with it; {self._ask_for_inputs()}, or try another --seed"
             )
+
+    def compute_held_out(self) -> None:
+        """Compute what plans are compared by beside what they are chosen by, while there is time.
+
+        Raises:
+            ModelError: the reference runtime cannot run the model on these.
+            OutOfTimeError: it did not end in time.
+        """
+        if self.held_out is not None:
+            self.held_out.values(self._made)
+
+    @property
+    def proof_s(self) -> float:
+        """Seconds that the reference values which prove the artifact are expected to take."""
+        if self.inputs is None and self.seeded.keeps_all:
+            return 0.0
+        return _PROOF_RUNS * _SEEDS * self.chosen_by.seconds / len(self.chosen_by.samples)
 
     @property
     def _made(self) -> list[str]:
@@ -130,7 +154,7 @@ class Sampling:
             )
         if len(few) == len(self.chosen_by.samples):
             return self.chosen_by  # its values are known
-        return self.reference(few, "proof")
+        return self.reference(few, "proof", is_last=True)
 
     def _runs_on_seeds(self) -> bool:
         try:
@@ -200,16 +224,26 @@ class Sampling:
     def _seeded(self, seed: int) -> Sample:
         return seeded_inputs(self.info.inputs, seed, table_bounds(self.model.index))
 
-    def reference(self, samples: Sequence[Sample], name: str, keep_all: bool = False) -> Reference:
+    def reference(
+        self,
+        samples: Sequence[Sample],
+        name: str,
+        keep_all: bool = False,
+        is_last: bool = False,
+    ) -> Reference:
         """Reference values of samples, in a folder of this name.
 
         Args:
             keep_all: compute all values at once, since more will be asked for.
+            is_last: they prove the artifact, which comes when the time is up.
         """
         folder = self.work_dir / name
         limit_s = self.options.time_limit_s or math.inf
         ties_s = min(LONGEST_TIES_S, _TIES_SHARE * limit_s)
-        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all, ties_s)
+        until_s = math.inf if is_last else self.until_s
+        return Reference(
+            self.model, samples, folder, self.listener, self.cancel, keep_all, ties_s, until_s
+        )
 
 
 def searched_count(samples: int) -> int:

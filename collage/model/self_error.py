@@ -23,6 +23,7 @@ from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.deadline import seconds_until
 from collage.events import Event, Listener
 from collage.model.numeric_ties import MOVED
 from collage.model.reference import Reference
@@ -108,7 +109,7 @@ def self_error(
     path = with_outputs(model, [], folder)
     write_samples(folder / "samples.npz", [s for known in references for s in known.samples])
     write_samples(folder / "expected.npz", [v for known in references for v in known.expected(made)])
-    limits = ChildLimits(timeout_s=_TIMEOUT_S)
+    limits = ChildLimits(timeout_s=seconds_until(references[0].until_s, _TIMEOUT_S))
     given = path.resolve(), folder.resolve(), made, metric, most_s
     return run_in_child(_draw, *given, limits=limits, cancel=cancel)
 

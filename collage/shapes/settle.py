@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
-from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.errors import BadInputError, ModelError, OutOfTimeError
 from collage.partitioner.ingest import versions
 from collage.partitioner.ingest.model_dims import ModelDims, read_dims
 from collage.partitioner.ingest.normalize import inline_functions, write_normalized
@@ -95,6 +96,7 @@ def settle(
     samples: Sequence[FileShapes] = (),
     trials_s: float = TRIALS_S,
     reading_s: float = _READING_S,
+    limit_s: float = math.inf,
 ) -> Settled:
     """Find the space of shapes of a model, and prove that the model runs at its ends.
 
@@ -106,14 +108,18 @@ def settle(
         samples: shapes of the arrays of each file with sample inputs.
         trials_s: seconds after which the model is run at no more sizes.
         reading_s: the most that reading the model may take beside.
+        limit_s: seconds for all of that; sizes are tried in half of them.
 
     Raises:
         RefusedSizeError: the model does not take a size.
         BadInputError: what is said contradicts itself or the model.
         ModelError: the model cannot be read, or no range can be proposed and none is said.
+        OutOfTimeError: that was not enough.
     """
     if not source.is_file():
         raise BadInputError(f"there is no model file {str(source)!r}")
+    usual_s = reading_s + 2 * trials_s
+    timeout_s = min(usual_s, limit_s)
     try:
         answer = run_in_child(
             _settle,
@@ -121,11 +127,16 @@ def settle(
             dict(dims),
             [(dict(sizes), weight) for sizes, weight in shapes],
             [dict(file) for file in samples],
-            trials_s,
-            limits=ChildLimits(timeout_s=reading_s + 2 * trials_s, readable=(source.resolve(),)),
+            min(trials_s, timeout_s / 2),
+            limits=ChildLimits(timeout_s=timeout_s, readable=(source.resolve(),)),
             cancel=cancel,
         )
     except ChildFailed as failure:
+        if failure.kind == "hang" and timeout_s < usual_s:
+            raise OutOfTimeError(
+                f"reading the model and running it at the ends of its sizes was not done after {timeout_s:.0f} s, when "
+                "the time limit was up; allow more with --time-limit, or give one size of each dimension with --dim"
+            ) from None
         raise ModelError(
             f"the model could not be run at the ends of its sizes: {failure.kind.replace('_', ' ')} "
             f"({failure.reason}); give smaller sizes with --dim"

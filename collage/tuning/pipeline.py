@@ -37,10 +37,10 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
 
     Raises:
         BadInputError: the model, a target or an option cannot be used.
-        NoPlanError: no target takes some node, or no plan runs.
+        NoPlanError: no target takes some node, or no plan runs; or the time limit was too short to find any.
         CancelledError: `cancel` was set.
     """
-    run = run.telling_time()
+    run = run.telling_time().within(request.options.time_limit_s)
     read = read_model(run, request)
     if isinstance(read, Settled):
         return tune_shapes(request, run, read, tune_one=tune_ingested)

@@ -38,11 +38,17 @@ def ingest(run: Run, request: TuneRequest, dims: Mapping[str, int]) -> Ingested:
 
     Raises:
         BadInputError: the model or a target cannot be used.
+        OutOfTimeError: the model was not read in time.
     """
     facts = run.runner.check(request.targets)
     with run.stage("ingest", "reading the model"):
         model, info = reference.ingest(
-            request.source, run.work_dir, dims, run.cancel, least_opset(facts)
+            request.source,
+            run.work_dir,
+            dims,
+            run.cancel,
+            least_opset(facts),
+            until_s=run.prepared_by_s,
         )
     return ingested(run, request, model, info)
 
@@ -109,7 +115,12 @@ def propose(ingested: Ingested) -> Proposed:
 
 
 def prepare(proposed: Proposed) -> Prepared:
-    """Make samples and their reference values, and open the cost database for this model."""
+    """Make samples and their reference values, and open the cost database for this model.
+
+    Raises:
+        BadInputError: the model cannot run on the samples, or these do not fit.
+        OutOfTimeError: the reference was not computed in time.
+    """
     run, request, model = proposed.run, proposed.request, proposed.model
     sampling = Sampling(
         model=model,
@@ -120,8 +131,9 @@ def prepare(proposed: Proposed) -> Prepared:
         hold_out=ErrorLimits.of(request.options, request.check is not None).has_budget,
         listener=run.listener,
         cancel=run.cancel,
+        until_s=run.prepared_by_s,
     )
-    with explained(request):
+    with explained(request, run.prepared_by_s):
         sampling.check_reference()
     sub_models = RegionFiles(
         model,
@@ -158,6 +170,7 @@ def allow(prepared: Prepared, waited_s: float = 0.0) -> Allowed:
         waited_s: how long another tuner's search was waited for, which is no searching.
     """
     run, request, sampling = prepared.run, prepared.request, prepared.sampling
+    sampling.compute_held_out()
     options, notes = allow_self_error(
         sampling.compared,
         request.options,

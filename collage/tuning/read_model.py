@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+from collage.deadline import seconds_until
 from collage.events import Event
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.ingest.model_dims import FreeDimensionsError, ModelDims
@@ -23,6 +25,7 @@ def read_model(run: Run, request: TuneRequest) -> Ingested | Settled:
 
     Raises:
         BadInputError: the model or a target cannot be used, or not at these sizes.
+        OutOfTimeError: the model was not read in time.
     """
     options = request.options
     if options.fixed_dims is not None:
@@ -38,7 +41,8 @@ def read_model(run: Run, request: TuneRequest) -> Ingested | Settled:
             run.listener(Event("ingest", f"{told}; trying which sizes they take"))
     seen = [(shape.sizes, shape.weight) for shape in options.shapes]
     samples = [] if request.inputs is None else file_shapes(request.inputs)
-    settled = settle(request.source, options.dims, seen, run.cancel, samples=samples)
+    limit_s = seconds_until(run.prepared_by_s, math.inf)
+    settled = settle(request.source, options.dims, seen, run.cancel, samples=samples, limit_s=limit_s)
     if settled.proposed:
         message = f"the model takes {settled.flags}; change what does not fit"
         run.listener(Event("ingest", message, data={"dims": dict(settled.proposed)}))

@@ -64,6 +64,8 @@ def _emit(
         cancel=run.cancel,
     )
     whole = dict(artifact.report)
+    for text in run.about_overrun():
+        run.listener(Event("emit", text))
     run.listener(Event("done", said, data={"report": whole}))
     return TuneResult(artifact.path, whole, dict(artifact.plan))
 
@@ -125,6 +127,8 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.sampling.about_outputs(),
         *refined.timer.warnings(),
         *left_out(refined),
+        *refined.run.runner.about_waiting(),
+        *refined.run.about_overrun(refined.emit_s),
         *([refined.ended_early] if refined.ended_early else []),
         *(f"{target} was {reason}" for target, reason in refined.left_out.items()),
         *unmet(refined.objective),

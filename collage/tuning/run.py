@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from collage.accuracy.evaluation import Check
 from collage.cost_db.database import CostDatabase
+from collage.deadline import is_kept, preparing_end_s
 from collage.events import Event, Listener, ignore
 from collage.options import TuneOptions
 from collage.partitioner.errors import CancelledError
@@ -19,6 +21,8 @@ from collage.runner import Runner
 
 # What share of the time limit trials of another objective than latency have.
 _OBJECTIVE_SHARE = 0.4
+# So many stages are named where a run takes too long.
+_STAGES_TOLD = 3
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ class Run:
         listener: is told about every step.
         cancel: stops the run when set.
         clock: started with the run.
+        limit_s: the caller's time limit; None where there is none.
+        prepared_by_s: the model is read and its reference values are computed by then, by `time.monotonic`.
     """
 
     database: CostDatabase
@@ -135,6 +141,40 @@ class Run:
     listener: Listener = ignore
     cancel: threading.Event | None = None
     clock: Clock = field(default_factory=Clock)
+    limit_s: float | None = None
+    prepared_by_s: float = math.inf
+
+    def within(self, limit_s: float | None) -> Run:
+        """The same, in a time limit of the caller's; None for none."""
+        if limit_s is None:
+            return self
+        begin_s = self.clock.begin_s
+
+        def say(text: str) -> None:
+            self.listener(Event("measure", text))
+
+        return replace(
+            self,
+            runner=self.runner.waiting_until(begin_s + limit_s, say),
+            limit_s=limit_s,
+            prepared_by_s=preparing_end_s(begin_s, limit_s),
+        )
+
+    def about_overrun(self, rest_s: float = 0.0) -> list[str]:
+        """What the report warns of where the run takes longer than is promised of its time limit.
+
+        Args:
+            rest_s: seconds that the rest of the run is expected to take.
+        """
+        total_s, limit_s = self.clock.total_s + rest_s, self.limit_s
+        if limit_s is None or is_kept(total_s, limit_s):
+            return []
+        longest = sorted(self.clock.seconds.items(), key=lambda stage: -stage[1])[:_STAGES_TOLD]
+        stages = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in longest)
+        return [
+            f"the run takes about {total_s:.0f} s, longer than its time limit of {limit_s:g} s ({stages}); allow more with "
+            "--time-limit",
+        ]
 
     def telling_time(self) -> Run:
         """The same, whose listener also hears how much time is left."""

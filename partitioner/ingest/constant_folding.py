@@ -16,6 +16,7 @@ import onnx_ir.passes.common as passes
 from onnxscript.optimizer import constant_folding
 
 from collage.partitioner.errors import ModelError
+from collage.partitioner.ingest.sequence_types import mark_sequences
 from collage.partitioner.lazy import ir
 
 MAX_FOLDED_BYTES = 4 << 30
@@ -35,14 +36,12 @@ _SHAPED_LIKE_INPUT = frozenset(
         "SkipSimplifiedLayerNormalization",
     }
 )
-_MAKES_SEQUENCE = frozenset(
-    {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}
-)
 # What a Constant of numbers may be written as beside a tensor.
 _CONSTANTS = {
     **{"value_int": np.int64, "value_ints": np.int64},
     **{"value_float": np.float32, "value_floats": np.float32},
 }
+_TEXTS = {"value_string", "value_strings"}
 # ONNX infers a wrong shape of these; the rank of their output.
 _MISREAD = {"STFT": 4}
 _NOT_INFERRED = "collage.not-inferred"
@@ -88,6 +87,8 @@ class _Budget:
     def should_fold(self, node: ir.Node) -> bool:
         if node.op_type in _KEPT or node.domain not in ("", "ai.onnx.ml"):
             return False
+        if any(v is not None and v.dtype == ir.DataType.STRING for v in (*node.inputs, *node.outputs)):
+            return False  # the library's inference stops at text that it folded
         if node.op_type == "ConstantOfShape":
             self._spend(node, _fill_bytes(node))
             return True
@@ -168,22 +169,27 @@ def infer(model: ir.Model) -> None:
     model.opset_imports.pop(_NOT_INFERRED, None)
     for node in misread:
         node.domain = ""
-    _mark_sequences(model)
-
-
-def _mark_sequences(model: ir.Model) -> None:
-    """Give sequences their type back: the library's inference makes tensors of them."""
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.domain == "" and node.op_type in _MAKES_SEQUENCE:
-            value = node.outputs[0]
-            if isinstance(value.type, ir.TensorType):
-                value.type, value.shape = ir.SequenceType(ir.TensorType(value.type.dtype)), None
+    mark_sequences(model)
 
 
 def lift_constants(model: ir.Model) -> None:
     """Make every Constant node an initializer of the main graph, those of bodies too."""
+    _write_texts_as_tensors(model)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     passes.LiftSubgraphInitializersToMainGraphPass()(model)
+
+
+def _write_texts_as_tensors(model: ir.Model) -> None:
+    """Give Constant nodes of text a tensor: the library takes ASCII alone."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.op_type != "Constant" or node.domain:
+            continue
+        for name in _TEXTS & node.attributes.keys():
+            said = node.attributes.pop(name).value
+            texts = [said] if name == "value_string" else list(said)
+            data = [text if isinstance(text, bytes) else text.encode() for text in texts]
+            shape = ir.Shape(() if name == "value_string" else (len(data),))
+            node.attributes.add(ir.AttrTensor("value", ir.StringTensor(data, shape=shape)))
 
 
 def tidy(model: ir.Model) -> None:
@@ -259,7 +265,7 @@ def _lift_constant_outputs(model: ir.Model) -> None:
         (name, attribute), *_ = node.attributes.items()
         kind = _CONSTANTS.get(name)
         if kind is None and name != "value":
-            continue  # text, which opsets before 12 cannot have
+            continue  # what a later version of ONNX may add
         tensor = attribute.as_tensor() if kind is None else ir.tensor(np.array(attribute.value, kind))
         made = node.outputs[0]
         value = ir.Value(

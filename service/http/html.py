@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlencode
 
+from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from collage.cost_db.costs.queries import CostFilter
 from collage.service.pages import formats
 from collage.service.pages.target_colors import color_class
+from collage.service.pages.wording import rules, worded
+
+COOKIE = "collage_token"
+"""A browser's token."""
 
 
 def _query(wanted: CostFilter, **more: str) -> str:
@@ -43,8 +49,15 @@ _environment.filters.update(
     shorten=formats.without_defaults,
     color=color_class,
     query=_query,
+    worded=worded,
 )
-_environment.globals.update(duration=formats.duration, urlencode=urlencode)
+_environment.globals.update(duration=formats.duration, urlencode=urlencode, wording=rules)
+
+
+def frame_facts(request: Request, needs_tokens: bool) -> dict[str, Any]:
+    """What the frame of every page shows."""
+    signed_in = needs_tokens and COOKIE in request.cookies
+    return {"version": version("collage-tuner"), "signed_in": signed_in}
 
 
 def render(template: str, **facts: Any) -> str:

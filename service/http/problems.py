@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -30,7 +29,7 @@ from collage.cost_db.errors import (
 from collage.options import OptionsError
 from collage.partitioner.errors import BadInputError, CollageError, ModelError, NoPlanError, TargetError
 from collage.runner import NoWorkerError
-from collage.service.http.html import render
+from collage.service.http.html import frame_facts, render
 from collage.service.storage.blobs import BlobMissingError, UploadTooLargeError
 from collage.service.storage.turns import TooManyWaitingError
 
@@ -160,8 +159,7 @@ def _error_page(request: Request, status: int, detail: str, headers: dict[str, s
     html = render(
         "error.html",
         here="",
-        version=version("collage-tuner"),
-        signed_in=False,
+        **frame_facts(request, request.app.state.services.settings.needs_tokens),
         status=status,
         title=_TITLES.get(status) or HTTPStatus(status).phrase,
         detail=detail,

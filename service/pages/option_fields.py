@@ -69,6 +69,11 @@ class OptionField:
     most: float | None = None
 
 
+def label_of(option: str) -> str:
+    """What the form calls an option."""
+    return _LABELS.get(option, option.replace("_", " ").capitalize())
+
+
 def common_fields() -> list[OptionField]:
     """The options that most people set."""
     fields = {field.name: field for field in _all_fields()}
@@ -105,10 +110,9 @@ def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
 
 
 def _field(name: str, entry: Mapping[str, Any]) -> OptionField:
-    label = _LABELS.get(name, name.replace("_", " ").capitalize())
     return OptionField(
         name=name,
-        label=label,
+        label=label_of(name),
         help=_HELPS.get(name, str(entry.get("description", ""))),
         control="text" if name in _PROPOSED else _control(entry),
         default=entry.get("default"),

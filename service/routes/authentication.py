@@ -20,10 +20,9 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from collage.cost_db.tokens import Token
+from collage.service.http.html import COOKIE
 from collage.service.http.problems import ProblemError
 from collage.service.services import InjectedServices, Services
-
-COOKIE = "collage_token"
 
 _INCLUDES = {
     "read": frozenset({"read"}),

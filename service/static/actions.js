@@ -13,5 +13,5 @@ document.addEventListener("click", async (click) => {
   button.disabled = false;
   let note = button.parentElement.querySelector("[role=alert]");
   if (!note) { note = document.createElement("p"); note.setAttribute("role", "alert"); note.className = "bad"; button.after(note); }
-  note.textContent = problem.detail;
+  note.textContent = wording.of(problem.detail);
 });

@@ -89,7 +89,7 @@ window.collageDetails = (data) => {
     const answer = await fetch(form.dataset.rerun, { method: "POST", headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ targets: asked, options }) });
     const said = await answer.json().catch(() => ({ detail: answer.statusText }));
-    if (answer.ok) location.assign("/jobs/" + said.id); else problem.textContent = said.detail;
+    if (answer.ok) location.assign("/jobs/" + said.id); else problem.textContent = wording.of(said.detail);
   });
 
   function values(title, pairs) {

@@ -170,13 +170,13 @@
   source.addEventListener("progress", (message) => {
     const event = JSON.parse(message.data);
     const when = Date.parse(event.at);
-    if (isLive) { at("stage").textContent = event.stage.replaceAll("_", " "); at("said").textContent = event.message; }
+    if (isLive) { at("stage").textContent = event.stage.replaceAll("_", " "); at("said").textContent = wording.of(event.message); }
     const given = { ...event.data, ...event };
     if (given.share_done != null || given.remaining_s != null) told = { share: given.share_done ?? null, remaining: given.remaining_s ?? null, at: when };
     if (event.stage === "trial" && at("trials")) at("trials").textContent = event.done;
     count(event);
     lead(event, when);
-    say(when, event.message, Boolean(event.data.reason || event.data.failure));
+    say(when, wording.of(event.message), Boolean(event.data.reason || event.data.failure));
   });
   source.addEventListener("state", (message) => {
     const event = JSON.parse(message.data);
@@ -184,7 +184,7 @@
     if (event.state === "running") started = when;
     if (started) series.end = (when - started) / 1000;
     later();
-    say(when, "job is " + event.state + (event.reason ? `: ${event.reason}` : ""), event.state === "failed");
+    say(when, "job is " + event.state + (event.reason ? `: ${wording.of(event.reason)}` : ""), event.state === "failed");
     if (["done", "failed", "cancelled"].includes(event.state)) {
       source.close();
       if (isLive) location.reload();

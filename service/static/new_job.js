@@ -200,7 +200,7 @@
   function refuse(detail) {
     model = null;
     at("model-note").className = "bad";
-    at("model-note").textContent = detail;
+    at("model-note").textContent = wording.of(detail);
     at("ready").textContent = "Choose a model first.";
   }
 
@@ -235,13 +235,16 @@
   });
 
   function point(detail) {
-    at("note").textContent = detail;
+    const said = wording.of(detail);
+    at("note").textContent = said;
+    const flagged = wording.options(detail);
     const dim = [...form.querySelectorAll("[data-dim]")].find((field) => detail.startsWith(`options.dims.${field.dataset.dim}:`));
-    const named = dim || [...form.querySelectorAll("[data-option]")].find((field) => new RegExp(`\\b${field.dataset.option}\\b`).test(detail.split("(known")[0]));
+    const named = dim || [...form.querySelectorAll("[data-option]")].find((field) => new RegExp(`\\b${field.dataset.option}\\b`).test(detail.split("(known")[0]))
+      || [...form.querySelectorAll("[data-option]")].find((field) => flagged.includes(field.dataset.option));
     if (!named) { at("note").focus(); return; }
     const folded = named.closest("details");
     if (folded) folded.open = true;
-    fault(named, detail.split("(known")[0]);
+    fault(named, said.split("(known")[0]);
     named.focus();
   }
 

@@ -1,5 +1,14 @@
-// Times in the reader's own zone ("3 min ago", UTC on hover), anew when htmx brings rows.
+// Times in the reader's own zone ("3 min ago", UTC on hover), anew when htmx brings rows; texts in the words of the form.
 "use strict";
+const wording = (() => {
+  const rules = JSON.parse(document.querySelector("meta[name=wording]").content).map(([pattern, shown, option]) => ({ pattern: new RegExp(pattern, "g"), shown, option }));
+  return {
+    // A text for people at a terminal as the pages say it.
+    of: (text) => text ? rules.reduce((said, rule) => said.replace(rule.pattern, rule.shown), text) : text,
+    // The options whose flags a text names.
+    options: (text) => rules.filter((rule) => rule.option && text.search(rule.pattern) >= 0).map((rule) => rule.option),
+  };
+})();
 (() => {
   const words = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "short" });
   const STEPS = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [7 * 86400, "day", 86400]];

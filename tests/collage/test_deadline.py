@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from collage.deadline import NO_DEADLINE, Deadline, waiting_end_s
+import collage.deadline
+from collage.deadline import (
+    NO_DEADLINE,
+    Deadline,
+    is_kept,
+    preparing_end_s,
+    seconds_until,
+    waiting_end_s,
+)
 
 
 def _at(now_s: float, limit_s: float = 100.0, is_strict: bool = True) -> Deadline:
@@ -85,3 +95,23 @@ def test_waiting_for_another_tuner_moves_no_end_that_the_caller_set(waited_s: fl
 @pytest.mark.parametrize("limit_s", [1.0, 40.0, 600.0])
 def test_waiting_ends_with_time_left_for_a_plan_of_its_own(limit_s: float) -> None:
     assert limit_s < waiting_end_s(0.0, limit_s) <= _at(0.0, limit_s).end_s - 4
+
+
+@pytest.mark.parametrize("limit_s", [0.01, 1.0, 8.0, 20.0, 600.0])
+def test_reading_and_the_reference_end_within_what_is_promised(limit_s: float) -> None:
+    assert limit_s + 4 < preparing_end_s(0.0, limit_s) <= _at(0.0, limit_s).end_s
+    # A small model is read on a busy machine, however short the limit.
+    assert preparing_end_s(0.0, limit_s) >= 8.0
+
+
+def test_a_step_ends_by_a_time_and_has_some_seconds_where_that_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    assert seconds_until(130.0, 600.0) == 30.0
+    assert seconds_until(900.0, 600.0) == seconds_until(float("inf"), 600.0) == 600.0
+    assert 0 < seconds_until(90.0, 600.0) == collage.deadline._LEAST_S < 10
+
+
+def test_a_limit_is_kept_up_to_what_is_promised() -> None:
+    assert is_kept(35.0, 20.0) and not is_kept(35.1, 20.0)

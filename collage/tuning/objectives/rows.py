@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
+from collage.backends.numerics.tensor_files import write_npz
 from collage.events import Event
 from collage.model.preparation import calibrates
 from collage.model.sampling import Sampling
@@ -74,5 +73,5 @@ def _given(refined: Refined, rows: int, folder: Path) -> Path | None:
         return None
     samples = refined.sampling.chosen_by.samples
     path = folder / "given.npz"
-    np.savez(path, allow_pickle=False, **joined([samples[i % len(samples)] for i in range(rows)], rows))
+    write_npz(path, joined([samples[i % len(samples)] for i in range(rows)], rows))
     return path

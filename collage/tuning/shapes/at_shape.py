@@ -67,7 +67,8 @@ def bind_shape(run: Run, free: Model, shape: Shape, number: int) -> BoundShape:
     """
     bound = BoundShape(shape, free, NormalizedInfo(free.path, (), ()))
     try:
-        model, info = bind(free, run.work_dir / f"shape-{number}" / "model", shape.sizes, run.cancel)
+        folder = run.work_dir / f"shape-{number}" / "model"
+        model, info = bind(free, folder, shape.sizes, run.cancel, run.prepared_by_s)
     except ModelError as error:
         raise ModelError(f"the model cannot have {bound.text}: {error}") from None
     return BoundShape(shape, model, info)
@@ -254,6 +255,7 @@ def sample_shape(
             hold_out=False,
             listener=run.listener,
             cancel=run.cancel,
+            until_s=run.prepared_by_s,
         )
         sampling.check_reference()
     except ModelError as error:

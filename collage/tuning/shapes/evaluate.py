@@ -128,11 +128,20 @@ class _AllSamples:
     proof_samples: list[Sample]
     listener: Listener
     cancel: threading.Event | None
+    until_s: float  # the first values are there by then
 
     def reference(self, samples: Sequence[Sample], name: str) -> Reference:
         """Reference values of samples, in a folder of this name."""
         folder = self.work_dir / name
-        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all=False)
+        return Reference(
+            self.model,
+            samples,
+            folder,
+            self.listener,
+            self.cancel,
+            keep_all=False,
+            until_s=self.until_s,
+        )
 
 
 class MetricCheck:
@@ -147,7 +156,7 @@ class MetricCheck:
         work_dir = run.work_dir / "metric"
         work_dir.mkdir()
         parts = list(samples[:middle]), list(samples[middle:])
-        source = _AllSamples(free, work_dir, *parts, run.listener, run.cancel)
+        source = _AllSamples(free, work_dir, *parts, run.listener, run.cancel, run.prepared_by_s)
         task = task_of(request.options, source, request.inputs, request.labels)
         assert task is not None, "a metric is named"
         self._proof = TaskProof(task)

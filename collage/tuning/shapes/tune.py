@@ -124,8 +124,9 @@ def tune_shapes(
         session = partial(ClassesSession, run, regions, space, timed)
         judge = None if check is None else Judge(check, timed, choose, session).beside_exact()
         classes, note = choose() if judge is None else evaluated(judge)
-    told = [] if note is None else [note]
-    found_report = {**result.report, "front": None, "warnings": [*result.report["warnings"], *told]}
+    told = [*result.report["warnings"], *([] if note is None else [note])]
+    told += [*run.runner.about_waiting(), *run.about_overrun()]
+    found_report = {**result.report, "front": None, "warnings": [*dict.fromkeys(told)]}
     with run.stage("emit", "writing the artifact"):
         written = write(
             request,
@@ -139,6 +140,8 @@ def tune_shapes(
             main=main,
             found=found_report,
         )
+    for text in run.about_overrun():
+        run.listener(Event("emit", text))
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written
 
@@ -263,7 +266,9 @@ def _read(
     kept = [name for name in space.dims if name not in fixed]
     opset = least_opset(run.runner.check(request.targets))
     with run.stage("ingest", "reading the model"):
-        free, info = reference.ingest(request.source, run.work_dir, fixed, run.cancel, opset, kept=kept)
+        free, info = reference.ingest(
+            request.source, run.work_dir, fixed, run.cancel, opset, kept, run.prepared_by_s
+        )
     shapes = [Shape({name: shape.sizes[name] for name in kept}, shape.weight) for shape in space.shapes]
     return free, info, ShapeSpace({name: space.dims[name] for name in kept}, tuple(shapes))
 

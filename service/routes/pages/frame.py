@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -12,9 +11,9 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from starlette.datastructures import URL
 
 from collage.cluster.connection import ClusterError
-from collage.service.http.html import render
+from collage.service.http.html import COOKIE, frame_facts, render
 from collage.service.http.problems import ProblemError
-from collage.service.routes.authentication import COOKIE, Caller, identify
+from collage.service.routes.authentication import Caller, identify
 from collage.service.services import InjectedServices, Services
 from collage.service.views import measuring_views, runner_views
 
@@ -47,9 +46,8 @@ Visitor = Annotated[Caller, Depends(_visitor)]
 
 def page(request: Request, services: Services, template: str, here: str, **facts: Any) -> HTMLResponse:
     """A page of this visitor."""
-    signed_in = services.settings.needs_tokens and COOKIE in request.cookies
-    shared = {"here": here, "version": version("collage-tuner"), "signed_in": signed_in}
-    return HTMLResponse(render(template, **shared, **facts))
+    shared = frame_facts(request, services.settings.needs_tokens)
+    return HTMLResponse(render(template, here=here, **shared, **facts))
 
 
 @router.get("/workers")

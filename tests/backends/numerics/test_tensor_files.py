@@ -12,6 +12,7 @@ from collage.backends.numerics.tensor_files import (
     read_expected,
     read_samples,
     samples_in_turn,
+    write_npz,
     write_samples,
 )
 from collage.partitioner.tensor import TensorSpec
@@ -73,3 +74,14 @@ def test_bounds_of_tied_elements_survive(tmp_path: Path) -> None:
     assert back.low.dtype == ml_dtypes.bfloat16
     assert back.undecided.tolist() == [False, True, False]
     np.testing.assert_array_equal(read_samples(path, [])[1]["y"], bounds[0])
+
+
+def test_arrays_have_any_name_in_an_ordinary_file(tmp_path: Path) -> None:
+    """Two of these are arguments of `numpy.savez`."""
+    names = ("file", "allow_pickle", "a/b", "new\nline", "text", "")
+    arrays = {name: np.full((2, 3), i, np.float32) for i, name in enumerate(names)}
+    arrays["text"] = np.array(["a", "bc"], dtype=object)
+    write_npz(tmp_path / "x", arrays)
+    with np.load(tmp_path / "x", allow_pickle=False) as stored:
+        assert set(stored.files) == set(names)
+        assert all(stored[name].tolist() == array.tolist() for name, array in arrays.items())

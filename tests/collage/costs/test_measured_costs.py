@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import onnx
@@ -122,3 +123,23 @@ def test_a_measurement_cut_short_is_for_its_own_run_only(
     assert patient.runner.limits_s == [60.0] and digest in database.look_up([digest])
     later.costs.measure([later.whole])
     assert not later.runner.limits_s and later.costs.counts.from_cache == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ("", ""),
+        ("-memory=normal -power=normal", ""),
+        ("-precision=int8", ""),
+        ("-winograd=large -threads=1", ""),
+        ("-memory=high", "; -memory (2)"),
+        ("-power=low", "; -power (2)"),
+        ("-memory=low -power=high", "; -memory (2); -power (2)"),
+    ],
+)
+def test_costs_of_modes_that_once_never_reached_mnn_have_keys_of_their_own(
+    tuner: Callable[[str], Tuner], options: str, more: str
+) -> None:
+    ours = tuner("ours")
+    key = ours.costs.key(Candidate(ours.whole.nodes, Target.parse(f"mnn {options}".strip())))
+    assert key.backend_version == version("MNN") + more

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from collage.events import ignore
@@ -14,7 +15,7 @@ from collage.partitioner.errors import ModelError
 from tests.shipped_models.test_ingest import saved
 
 
-def _sampling(body: str, folder: Path) -> Sampling:
+def _sampling(body: str, folder: Path, inputs: Path | None = None) -> Sampling:
     text = f"m (float[4, 8] x) => (float[4, 8] y) <float zero = {{0}}> {{ {body} }}"
     model, info = ingest(saved(text, folder), folder)
     return Sampling(
@@ -22,7 +23,7 @@ def _sampling(body: str, folder: Path) -> Sampling:
         info=info,
         options=TuneOptions(),
         work_dir=folder,
-        inputs=None,
+        inputs=inputs,
         hold_out=False,
         listener=ignore,
         cancel=None,
@@ -48,3 +49,17 @@ def test_nan_in_the_reference_is_refused(tmp_path: Path) -> None:
     sampling = _sampling("y = Log(x)", tmp_path)
     with pytest.raises(ModelError, match=r"the reference output 'y' has NaN.*--inputs"):
         sampling.check_reference()
+
+
+def test_time_for_the_proof_is_expected_where_its_values_are_not_known(
+    tmp_path: Path,
+) -> None:
+    sampling = _sampling("y = Relu(x)", tmp_path)
+    sampling.check_reference()
+    assert sampling.proof_s == 0.0
+    given = tmp_path / "given.npz"
+    np.savez(given, x=np.ones((6, 4, 8), np.float32))
+    (tmp_path / "beside").mkdir()
+    beside = _sampling("y = Relu(x)", tmp_path / "beside", given)
+    beside.check_reference()
+    assert beside.proof_s > 0.0

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage.cli.tune_options import sizes
-from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.errors import BadInputError, ModelError, OutOfTimeError
 from collage.shapes.settle import Settled, settle
 from tests.collage.shapes.models import FLOAT, INT, Dims, save, text_model
 
@@ -280,6 +280,11 @@ def test_without_time_what_is_said_is_believed_and_told(tmp_path: Path) -> None:
         ModelError, match="no sizes of the free dimensions at which the model runs were found"
     ):
         settle(source, {}, trials_s=0.0)
+
+
+def test_trying_sizes_ends_when_the_time_is_up_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(OutOfTimeError, match=r"ends of its sizes was not done.*--time-limit.*--dim"):
+        settle(text_model(tmp_path), {"length": "1..512"}, limit_s=0.0)
 
 
 def test_a_model_without_free_dimensions_is_not_run(tmp_path: Path) -> None:

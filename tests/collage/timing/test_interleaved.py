@@ -54,8 +54,8 @@ def test_needed_plan_is_built_however_long_that_takes(comparison: TimingRequest)
 class _FreeRunner(Runner):
     """Does not wait for other measurements of this machine."""
 
-    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[bool]:
+        return contextlib.nullcontext(True)
 
 
 @pytest.mark.parametrize(("left_s", "silence_s"), [(90.0, 90.0), (1.0, 10.0), (9e9, LONGEST_S)])

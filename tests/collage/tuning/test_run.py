@@ -89,3 +89,22 @@ def test_time_left_is_known_of_each_event_and_never_negative(
     done = tell("done", 501.0)
     assert (done.remaining_s, done.share_done) == (0.0, 1.0)
     database.close()
+
+
+def test_a_run_that_exceeds_its_limit_says_which_stages_took_the_time(
+    database: CostDatabase, tmp_path: Path
+) -> None:
+    now_s = [0.0]
+    run = Run(database, tmp_path, clock=Clock(lambda: now_s[0]))
+    for stage, seconds in (("ingest", 3.0), ("measure", 21.0), ("emit", 1.0), ("end_to_end", 9.0)):
+        run.clock.add(stage, seconds)
+    now_s[0] = 34.0
+    assert run.about_overrun(1e3) == [], "it has no limit"
+    limited = run.within(20.0)
+    assert limited.about_overrun(1.0) == []
+    (told,) = limited.about_overrun(2.0)
+    assert told == (
+        "the run takes about 36 s, longer than its time limit of 20 s (measure 21 s, end_to_end 9 s, ingest 3 s); "
+        "allow more with --time-limit"
+    )
+    database.close()

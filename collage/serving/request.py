@@ -142,7 +142,8 @@ def _name(content: Mapping[str, Any], key: str) -> str:
 
 
 def _parameters(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    found = _object(content.get("parameters", {}), f"the parameters of {where}")
+    given = content.get("parameters")
+    found = {} if given is None else _object(given, f"the parameters of {where}")
     for name, feature in _REFUSED.items():
         if found.get(name):
             raise bad(f"{where} asks for {feature} ({name!r}), which this server has not; leave it out")
@@ -193,7 +194,7 @@ def _tensor(content: Mapping[str, Any], port: Port, tail: _Tail, most_rows: int 
     if _SIZE not in parameters:
         return _from_json(content.get("data"), port, shape)
     data = tail.take(parameters[_SIZE], where)
-    if "data" in content:
+    if content.get("data") is not None:
         raise bad(f"{where} has data both in JSON and binary; give one")
     if port.datatype == BYTES:
         return _texts(data, shape, where)
@@ -203,7 +204,7 @@ def _tensor(content: Mapping[str, Any], port: Port, tail: _Tail, most_rows: int 
             f"{where} of {port.datatype} and shape {list(shape)} takes {math.prod(shape) * dtype.itemsize} bytes, "
             f"not {len(data)}"
         )
-    if port.datatype == "BOOL" and data.nbytes and max(data) > 1:
+    if port.datatype == "BOOL" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise bad(f"{where}: each byte of BOOL must be 0 or 1")
     # Of the machine's own byte order, and writable as other arrays are.
     return np.frombuffer(data, dtype).astype(NUMPY[port.datatype]).reshape(shape)

@@ -214,6 +214,26 @@ def test_values_that_json_cannot_hold_are_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("number", [b"1e999", b"[" * 400 + b"-1e999" + b"]" * 400])
+def test_parameters_that_json_cannot_hold_are_refused(number: bytes) -> None:
+    head = json.dumps({"inputs": [X, N]}).encode()[:-1]
+    request = _read(head + b', "parameters": {"a": ' + number + b"}}")
+    array = np.zeros((2, 2), np.float32)
+    with pytest.raises(RequestError, match="parameters cannot be told in JSON"):
+        write_response(
+            request, [array, array], model="m", version="1", datatypes={"y": "FP32", "t": "FP32"}
+        )
+
+
+def test_null_is_as_good_as_nothing() -> None:
+    """Some clients write all fields of the protocol."""
+    x = {**X, "data": None, "parameters": {"binary_data_size": 16}}
+    content = {"id": None, "parameters": None, "outputs": None, "inputs": [x, N | {"parameters": None}]}
+    made = _read(content, np.arange(4, dtype="<f4").tobytes())
+    assert made.feed["x"].tolist() == [[0, 1], [2, 3]]
+    assert (made.id, made.parameters, len(made.outputs)) == (None, {}, 2)
+
+
 def test_datatypes_of_onnx() -> None:
     assert NUMPY["BF16"] == ml_dtypes.bfloat16
     known = {"tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(string)": "BYTES"}

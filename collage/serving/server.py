@@ -49,6 +49,8 @@ def serve_model(path: Path, options: ServingOptions) -> None:
     Raises:
         BadInputError: the port is in use, or the model cannot be served here as it was planned.
     """
+    # As a container's first process, which no signal ends by itself.
+    signal.signal(signal.SIGTERM, _end_at_once)
     _name(path, options)  # a wrong one is told at once
     with _listen(options.host, options.port) as listener:
         serving = _opened(path, options)
@@ -70,6 +72,11 @@ def serve_model(path: Path, options: ServingOptions) -> None:
         _say("ends with requests unanswered")
         os._exit(1)  # what a native library computes cannot be stopped
     serving.engine.close()
+
+
+def _end_at_once(sig: int, frame: FrameType | None) -> None:
+    _say(f"{signal.Signals(sig).name}: ends at once")
+    os._exit(128 + sig)
 
 
 def _opened(path: Path, options: ServingOptions) -> Serving:

@@ -254,9 +254,15 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
             found = found.astype(dtype)
         elif dtype.kind in "iu" and found.dtype.kind in "fO":
             found = _integers(data, found.shape, where)
+        elif dtype.kind != "b" and found.dtype.kind == "O":
+            found = _floats(data, found.shape, where)
         found = _converted(found, dtype, where)
-    if found.size != math.prod(shape) or (nested > 1 and found.ndim > 1 and found.shape != shape):
+    if found.size != math.prod(shape):
         raise bad(f"{where} of shape {list(shape)} needs {math.prod(shape)} values, not {found.size}")
+    if nested > 1 and found.ndim > 1 and found.shape != shape:
+        raise bad(
+            f"{where} of shape {list(shape)} has data of shape {list(found.shape)}; nest it so, or not"
+        )
     return found.reshape(shape)
 
 
@@ -266,6 +272,16 @@ def _integers(data: list[Any], shape: tuple[int, ...], where: str) -> np.ndarray
     if not all(type(value) is int for value in flat):
         raise bad(f"{where}: values of its datatype must be integers")
     return np.array(flat, object).reshape(shape)
+
+
+def _floats(data: list[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Numbers of which some are integers too large for numpy's own."""
+    try:
+        return np.array([float(value) for value in _flattened(data)]).reshape(shape)
+    except (TypeError, ValueError):
+        raise bad(f"{where}: values of its datatype must be numbers") from None
+    except OverflowError:
+        raise bad(f"{where}: a value is too large for its datatype") from None
 
 
 def _converted(found: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:

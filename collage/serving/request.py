@@ -247,7 +247,9 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
     else:
         try:
             found = np.asarray(data)
-        except (ValueError, OverflowError):
+        except OverflowError:
+            raise bad(f"{where}: a value is too large for its datatype") from None
+        except ValueError:
             raise bad(f"{where}: lists in its data have different lengths") from None
         nested = found.ndim
         if not found.size:

@@ -99,6 +99,7 @@ def test_fewer_rows_than_the_batch_are_allowed_where_said() -> None:
         ({"inputs": [X, N | {"shape": [2]}]}, r"shape \[2\] needs 2 values, not 3"),
         ({"inputs": [X | {"data": [[1, 2, 3, 4]]}, N]}, r"shape \[2, 2\] has data of shape \[1, 4\]"),
         ({"inputs": [X | {"data": [1, 2, 3, 10**400]}, N]}, "a value is too large"),
+        ({"inputs": [X | {"data": [1, 2, 3.5, 10**400]}, N]}, "a value is too large"),
         ({"inputs": [X | {"data": [1, 2, 3, None]}, N]}, "values of its datatype must be numbers"),
         ({"inputs": [X | {"data": [2**70, 2, {}, 4]}, N]}, "values of its datatype must be numbers"),
         ({"inputs": [X | {"data": [[1, 2], [3]]}, N]}, "have different lengths"),

@@ -78,7 +78,7 @@ def test_operators_of_optimized_models_are_taken(nodes: str, tmp_path: Path) -> 
 def test_blobs_in_the_cache_stay_in_the_systems_memory(tmp_path: Path) -> None:
     text = """
     <ir_version: 10, opset_import: ["" : 18]>
-    g (float[1, 1024] x) => (float[1, 1024] y) { y = MatMul(x, w) }
+    g (float[1, 1024] x) => (float[1, 1024] y) { [n] y = MatMul(x, w) }
     """
     model = model_of(text, {"w": matrix(1024, 1024)}, tmp_path)
     cache, target = tmp_path / "cache", Target.parse("openvino")

@@ -1,4 +1,4 @@
-"""Turns: who asks first gets first, one thing has one asker, an end that waits; of joined requests each fails alone."""
+"""Turns: who asks first gets first, a thing has one asker, an end waits; joined requests fail alone."""
 
 from __future__ import annotations
 

@@ -191,8 +191,8 @@ def _quota_of(folder: Path) -> float | None:
     """The quota of one control group; in version 1 a file of its own has the period."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
-            words = [word for name in names for word in (folder / name).read_text("utf-8").split()]
-            quota_us, period_us = map(float, words)
+            texts = [(folder / name).read_text(encoding="utf-8") for name in names]
+            quota_us, period_us = map(float, " ".join(texts).split())
         except (OSError, ValueError):  # absent, or "max"
             continue
         return quota_us / period_us if quota_us > 0 else None

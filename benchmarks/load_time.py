@@ -82,12 +82,13 @@ import contextlib, importlib, sys, time
 from collage.backends.machine.process_policy import apply_environment
 from collage.backends.registry import backends
 from collage.artifact.session import load
-for backend in backends().values():
-    backend.probe()
+modules = {"mnn": ("MNN.expr", "MNN.nn"), "ncnn": ("ncnn",)}
+for name in sys.argv[3:] or backends():
+    backends()[name].probe()
+    for module in modules.get(name, ()):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 apply_environment()
-for runtime in ("MNN.expr", "MNN.nn", "ncnn"):
-    with contextlib.suppress(ImportError):
-        importlib.import_module(runtime)
 begin = time.perf_counter()
 session = load(sys.argv[1], cache_dir=sys.argv[2])
 print(time.perf_counter() - begin)
@@ -95,9 +96,9 @@ session.close()
 """
 
 
-def load_seconds(path: Path, cache_dir: Path | str) -> float:
-    """One load in a fresh process."""
-    command = [sys.executable, "-c", _LOAD, str(path), str(cache_dir)]
+def load_seconds(path: Path, cache_dir: Path | str, *runtimes: str) -> float:
+    """One load in a fresh process that has imported these runtimes, or all."""
+    command = [sys.executable, "-c", _LOAD, str(path), str(cache_dir), *runtimes]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8")
     return float(done.stdout.split()[-1])
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ssl
 import sys
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 from collage.service.settings import Settings
 
@@ -21,10 +21,14 @@ def main() -> int:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     url = f"{scheme}://127.0.0.1:{settings.port}/healthz"
+    # Whatever proxy the environment names, this server is asked itself.
+    direct = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
     try:
-        with urllib.request.urlopen(url, timeout=4, context=context):
+        with direct.open(url, timeout=4):
             return 0
-    except (urllib.error.URLError, OSError) as error:
+    except (HTTPException, OSError) as error:  # URLError is of the latter
         print(f"{url}: {error}", file=sys.stderr)
         return 1
 

@@ -138,7 +138,7 @@ def memory_left() -> int:
 
 def _group_memory() -> Iterator[tuple[int, int]]:
     """Limit and use of this process's control group and of those around it, where they have a limit."""
-    for folder in _memory_groups():
+    for folder in _groups("memory"):
         v2 = (folder / "memory.max").exists()
         try:
             limit = int((folder / _LIMIT[v2]).read_text(encoding="ascii"))
@@ -151,9 +151,9 @@ def _group_memory() -> Iterator[tuple[int, int]]:
         yield limit, used - _statistic(folder / "memory.stat", _FILES[v2])
 
 
-@lru_cache(maxsize=1)
-def _memory_groups() -> tuple[Path, ...]:
-    """Folders of the control groups whose limit on memory this process is under, inner ones first."""
+@lru_cache(maxsize=2)
+def _groups(controller: str) -> tuple[Path, ...]:
+    """Folders of the control groups whose limit on `memory` or `cpu` this process is under, inner ones first."""
     found: list[Path] = []
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -161,12 +161,12 @@ def _memory_groups() -> tuple[Path, ...]:
         lines = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        base = _CGROUP / "memory" if controllers == "memory" else _CGROUP
-        if controllers in ("", "memory"):
-            own = base / path.lstrip("/")
-            found += [own, *own.parents]
+        if controllers and controller not in controllers.split(","):
+            continue
+        own = (_CGROUP / controller if controllers else _CGROUP) / path.lstrip("/")
+        found += [own, *own.parents]
     # In a container the path may be the host's, and the root of the tree the container's own group.
-    roots = (_CGROUP, _CGROUP / "memory")
+    roots = (_CGROUP, _CGROUP / controller)
     inside = [each for each in found if each in roots or any(root in each.parents for root in roots)]
     return tuple(each for each in dict.fromkeys([*inside, *roots]) if each.is_dir())
 
@@ -182,16 +182,18 @@ def _statistic(file: Path, name: str) -> int:
 
 
 def _quota() -> float | None:
-    """CPU quota of the control group in cores, or None without one."""
-    try:
-        limit, period = (_CGROUP / "cpu.max").read_text(encoding="utf-8").split()
-        return None if limit == "max" else max(1.0, float(limit) / float(period))
-    except (OSError, ValueError):
-        pass
-    base = _CGROUP / "cpu"
-    try:
-        limit_us = float((base / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
-        period_us = float((base / "cpu.cfs_period_us").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return None if limit_us <= 0 else max(1.0, limit_us / period_us)
+    """CPU quota in cores of this process's control group and of those around it, or None without one."""
+    quotas = [quota for folder in _groups("cpu") if (quota := _quota_of(folder)) is not None]
+    return max(1.0, min(quotas)) if quotas else None
+
+
+def _quota_of(folder: Path) -> float | None:
+    """The quota of one control group; in version 1 a file of its own has the period."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            texts = [(folder / name).read_text(encoding="utf-8") for name in names]
+            quota_us, period_us = map(float, " ".join(texts).split())
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+        return quota_us / period_us if quota_us > 0 else None
+    return None

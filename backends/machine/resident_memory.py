@@ -37,7 +37,11 @@ def give_back() -> None:
 
 
 def release_pages(folder: Path) -> None:
-    """Let go of pages of files in a folder that are mapped to be read; the kernel brings back those that are read again."""
+    """Let go of pages of files in a folder that are mapped to be read.
+
+    The kernel reads them from the disk again where they are needed, also by other processes: a file that is read soon
+    is better kept.
+    """
     if sys.platform != "linux":
         return
     beginning = f"{folder.resolve()}/"

@@ -55,7 +55,7 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Arra
         specs: of the values; in an ordinary .npz, values with one axis more than these hold several
             samples.
     """
-    with np.load(path, allow_pickle=False) as stored:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         if _HEADER not in stored.files:
             return _unstack({name: stored[name] for name in stored.files}, specs)
         return list(_in_turn(stored, slice(None)))
@@ -67,7 +67,7 @@ def samples_in_turn(path: Path, which: slice = slice(None)) -> Iterator[dict[str
     Args:
         which: of the samples by position.
     """
-    with np.load(path, allow_pickle=False) as stored:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         yield from _in_turn(stored, which)
 
 
@@ -83,7 +83,7 @@ def _in_turn(stored: Mapping[str, Array], which: slice) -> Iterator[dict[str, Ar
 def read_expected(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Expected]]:
     """The same for reference values; those with numeric ties have their bounds."""
     found: list[dict[str, Expected]] = [{**sample} for sample in read_samples(path, specs)]
-    with np.load(path, allow_pickle=False) as stored:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         known = set(stored.files)
         for i, sample in enumerate(found):
             for j, (name, value) in enumerate(sample.items()):

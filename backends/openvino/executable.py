@@ -13,6 +13,7 @@ import contextlib
 import copy
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -59,7 +60,7 @@ class OpenVinoExecutable(Executable):
         self._compiled, self._files = _compile(self._read, _properties(target, context), context)
         self._request = self._compiled.create_infer_request()
         self._ports = _ports(self._compiled, model)
-        self._passed = _passed_through(self._compiled, self._ports)
+        self._passed = _passed_through(self._compiled, self._ports) if _may_pass(model) else {}
         self._bound: _Bound | None = None
         self._on_request: dict[tuple[str, int], Any] = {}
         self._results: tuple[Array, ...] = ()
@@ -245,6 +246,15 @@ def _ports(compiled: Any, model: SubModel) -> tuple[int | None, ...]:
     return ports
 
 
+def _may_pass(model: SubModel) -> bool:
+    """Whether an output may be a bare input: some two have as many elements, as far as that is known."""
+    given, made = (
+        {math.prod(spec.static_shape) if spec.is_static else None for spec in specs}
+        for specs in (model.inputs, model.outputs)
+    )
+    return None in given | made or not given.isdisjoint(made)
+
+
 def _passed_through(compiled: Any, ports: Sequence[int | None]) -> dict[int, int]:
     """Outputs that are a bare input: by output, which input of the sub-model.
 
@@ -304,13 +314,14 @@ def _compile(
         read = core.read_model(source)
         source = read if shield_masks(read, ov()) else source
     compiled = core.compile_model(source, "CPU", properties)
-    if folder is not None and not _is_loaded(compiled):
-        # What is verified now is what later loads find.
-        del compiled
-        compiled = core.compile_model(source, "CPU", properties)
-    # Most weights were copied into layouts of its own, and the mapped ones are not read again.
-    for mapped in filter(None, (model.path.parent, folder)):
-        release_pages(mapped)
+    if folder is None or not _is_loaded(compiled):
+        if folder is not None:
+            # What is verified now is what later loads find.
+            del compiled
+            compiled = core.compile_model(source, "CPU", properties)
+        # Most weights were copied into layouts of its own, and the mapped ones are not read again. Those in the cache
+        # are, by the next load, so they stay in the system's memory.
+        release_pages(model.path.parent)
     if folder is None:
         return compiled, None
     blobs = tuple(sorted(folder.glob("*.blob"))) if _is_loaded(compiled) else ()

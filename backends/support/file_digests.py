@@ -35,7 +35,7 @@ def files_of(model: Path) -> list[Path]:
 def boot() -> str:
     """What names the time since this machine was started; empty where the system does not tell."""
     try:
-        return _BOOT.read_text(encoding="ascii").strip()
+        return _BOOT.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -53,7 +53,7 @@ def remembered_digest(path: Path, cache_dir: Path, since: str = "") -> str:
     known_as = identity(path)
     note = _note(known_as, cache_dir, since)
     with contextlib.suppress(OSError, ValueError):
-        known = note.read_text(encoding="ascii")
+        known = note.read_text(encoding="utf-8")
         if _DIGEST.fullmatch(known):
             return known
     digest = file_digest(path)
@@ -83,4 +83,4 @@ def _note(known_as: tuple[int, ...], cache_dir: Path, since: str) -> Path:
 def _write(note: Path, digest: str) -> None:
     with contextlib.suppress(OSError):
         note.parent.mkdir(exist_ok=True)
-        note.write_text(digest, encoding="ascii")
+        note.write_text(digest, encoding="utf-8")

@@ -6,18 +6,23 @@ process of its own, and its settings are its runtime's defaults but for what its
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from collage.runtime.joined import joined
+
+# How long a request waits for the next one of its batch.
+_BATCH_DELAY_S = 0.002
 Feed = Mapping[str, np.ndarray]
 Load = Callable[[int, float], list[float]]
 """Answers so many clients for so many seconds; the microseconds of each request."""
@@ -33,6 +38,7 @@ class Contender:
         instances: sessions or requests; 0 for what it chooses itself.
         threads: of each; 0 for what it chooses itself.
         path: the model or artifact.
+        rows: how many requests a call computes, where the model has such a batch; 0 for one.
     """
 
     name: str
@@ -40,6 +46,7 @@ class Contender:
     path: Path
     instances: int = 0
     threads: int = 0
+    rows: int = 0
 
     def open(self, feed: Feed) -> Load:
         """Load the model."""
@@ -73,6 +80,9 @@ def _sessions(contender: Contender, feed: Feed) -> Load:
             str(contender.path), options, providers=["CPUExecutionProvider"]
         )
 
+    if contender.rows:
+        batches = Batches(opened(), contender.rows)
+        return _by_threads(lambda: batches.ask(feed))
     if not contender.instances:
         only = opened()
         return _by_threads(lambda: only.run(None, feed))
@@ -88,6 +98,36 @@ def _sessions(contender: Contender, feed: Feed) -> Load:
             free.put(session)
 
     return _by_threads(ask)
+
+
+class Batches:
+    """A session of ONNX Runtime whose calls compute the requests that wait, filled up to the model's batch."""
+
+    def __init__(self, session: Any, rows: int) -> None:
+        self._session, self._rows = session, rows
+        self._waiting: queue.SimpleQueue[tuple[Feed, Future[list[np.ndarray]]]] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def ask(self, feed: Feed) -> list[np.ndarray]:
+        """The outputs of a request of one row."""
+        answer: Future[list[np.ndarray]] = Future()
+        self._waiting.put((feed, answer))
+        return answer.result()
+
+    def _serve(self) -> None:
+        while True:
+            asked = [self._waiting.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(asked) < self._rows:
+                    asked.append(self._waiting.get(timeout=_BATCH_DELAY_S))
+            try:
+                made = self._session.run(None, joined([feed for feed, _ in asked], self._rows))
+            except Exception as error:
+                for _, answer in asked:
+                    answer.set_exception(error)
+                continue
+            for i, (_, answer) in enumerate(asked):
+                answer.set_result([output[i : i + 1] for output in made])
 
 
 def _asynchronous(contender: Contender, feed: Feed) -> Load:

@@ -32,6 +32,7 @@ class Row:
     p99_us: float
     cpu_us: float  # of one request, on all cores together; other processes hardly change it
     peak_rss_bytes: int
+    rates_per_s: tuple[float, ...] = ()  # the throughput of each round
 
 
 def measure(
@@ -61,6 +62,7 @@ def measure(
             p99_us=statistics.median(s["p99_us"] for s in found[i, count]),
             cpu_us=statistics.median(s["cpu_us"] for s in found[i, count]),
             peak_rss_bytes=int(statistics.median(s["peak_rss_bytes"] for s in found[i, count])),
+            rates_per_s=tuple(s["throughput_per_s"] for s in found[i, count]),
         )
         for i, contender in enumerate(contenders)
         for count in clients

@@ -2,10 +2,11 @@
 
     python -m benchmarks.deployment.cached_load [MODEL ...] [--repeat 5] [--json FILE]
 
-Each load runs in a fresh process, after the imports; both sides take turns. The runtimes' forms: ONNX Runtime's optimized
-graph with its weights beside it, OpenVINO's blob (`CACHE_DIR`), MNN's and ncnn's converted files. Where a runtime may load
-another model from the same file (MNN), `collage.load` also runs it on one of the artifact's reference inputs. So the runtimes'
-loads are shown with one run, too. Goal: a ratio of at most 1.3.
+Each load runs in a fresh process that has imported this runtime and no other; both sides take turns. The
+runtimes' forms: ONNX Runtime's optimized graph with its weights beside it, OpenVINO's blob (`CACHE_DIR`),
+MNN's and ncnn's converted files. Where a runtime may load another model from the same file (MNN),
+`collage.load` also runs it on one of the artifact's reference inputs. So the runtimes' loads are shown with
+one run, too. Goal: a ratio of at most 1.3.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def measure(model_name: str, model: Model, target: Target, folder: Path, repeat:
     load_seconds(artifact, ours_cache)
     ours, alone, with_runs = [], [], []
     for _ in range(repeat):
-        ours.append(load_seconds(artifact, ours_cache))
+        ours.append(load_seconds(artifact, ours_cache, target.backend))
         loaded, run = own("load")
         alone.append(loaded)
         with_runs.append(run)

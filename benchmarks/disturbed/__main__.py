@@ -24,9 +24,9 @@ import onnx
 
 import collage
 from benchmarks.disturbed.load import KINDS, disturbed
-from benchmarks.disturbed.rows import append_row, read_rows, tables
+from benchmarks.disturbed.rows import tables
 from benchmarks.support.models import BenchmarkModel, benchmark_model, default_cache
-from benchmarks.support.results import here, write_inputs, write_table
+from benchmarks.support.results import append_row, here, read_rows, write_inputs, write_table
 from benchmarks.support.zoo.detection import yolo_v8n
 from collage.backends.registry import installed
 from collage.report.bench import Bench

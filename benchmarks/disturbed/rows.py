@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.disturbed.load import KINDS
-from benchmarks.support.results import geomean
+from benchmarks.support.results import Row, geomean
 
 # A returned plan below this share of the best single target's speed is a wrong answer.
 LEAST = 0.97
-Row = Mapping[str, Any]
-
-
-def read_rows(path: Path, settings: Mapping[str, Any]) -> list[Row]:
-    """The rows of a file; none where there is no file.
-
-    Raises:
-        SystemExit: some were measured otherwise; the file is left as it is.
-    """
-    if not path.is_file():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    for row in rows:
-        for name, value in settings.items():
-            if row[name] != value:
-                raise SystemExit(
-                    f"{path} has results of {name} {row[name]!r}, this would be {value!r}: give another --output"
-                )
-    return rows
-
-
-def append_row(path: Path, row: Row) -> None:
-    """Add a row to a file, which is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def tables(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from collage.backends.machine.process_policy import default_threads
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 
+Row = Mapping[str, Any]
+
 
 def here() -> str:
     """The machine, as tables name it: rows of two machines do not belong into one."""
@@ -36,6 +38,31 @@ def measured_before(output: Path, settings: Mapping[str, Any]) -> Any:
                 f"{output} has results of {name} {found.get(name)!r}, this would be {value!r}: give another --output"
             )
     return found["rows"]
+
+
+def read_rows(path: Path, settings: Mapping[str, Any]) -> list[Row]:
+    """The rows of a file; none where there is no file.
+
+    Raises:
+        SystemExit: some were measured otherwise; the file is left as it is.
+    """
+    if not path.is_file():
+        return []
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    for row in rows:
+        for name, value in settings.items():
+            if row[name] != value:
+                raise SystemExit(
+                    f"{path} has results of {name} {row[name]!r}, this would be {value!r}: give another --output"
+                )
+    return rows
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Add a row to a file, which is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def write_inputs(name: str, path: Path, dims: dict[str, int], work: Path, count: int = 4) -> Path:

@@ -37,8 +37,12 @@ def divided(
         cores: given to this process.
 
     Raises:
-        BadInputError: they do not fit the cores.
+        BadInputError: they are no such numbers, or do not fit the cores.
     """
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise BadInputError(
+            f"threads is {threads!r}; give a number from 1, or None for a share of the cores"
+        )
     if instances == "auto":
         if planned is None:
             return 1, threads or cores

@@ -39,7 +39,7 @@ Apart = TypeVar("Apart")
 # Part of every folder's name: raise it when parts are made in another way.
 _EDITION = 1
 _CONTENTS = "parts.json"
-CONSTANTS = "constants.npz"
+_CONSTANTS = "constants.npz"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def kept_apart(path: Path, work_dir: Path, cache_dir: Path | None, name: str, wa
     folder = cache_dir / f"{name}-{_digest(path, cache_dir)}"
     try:
         return way.read(folder)
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
+    except Exception:  # not there, or damaged: zip, JSON and numpy raise what they like
         shutil.rmtree(folder, ignore_errors=True)
     unfinished = cache_dir / f".parts.{os.getpid()}-{threading.get_ident()}"
     try:
@@ -156,9 +156,21 @@ def constants_of(model: Model, outputs: Sequence[TensorSpec]) -> dict[str, np.nd
     return {name: np.array(weight.numpy()) for name, weight in weights.items() if weight is not None}
 
 
+def write_constants(constants: Mapping[str, np.ndarray], folder: Path) -> bool:
+    """Write outputs that are weights into a folder; False, and no file, where there are none."""
+    if constants:
+        write_samples(folder / _CONSTANTS, [constants])
+    return bool(constants)
+
+
+def read_constants(are_there: bool, folder: Path) -> Mapping[str, np.ndarray]:
+    """Read what `write_constants` wrote; `are_there` is what it returned."""
+    return read_samples(folder / _CONSTANTS, ())[0] if are_there else {}
+
+
 def _write(parts: UnpackedArtifact, folder: Path) -> None:
-    write_samples(folder / CONSTANTS, [parts.constants])
     contents = {
+        "constants": write_constants(parts.constants, folder),
         "models": [
             {
                 "path": str(model.path.relative_to(folder)),
@@ -180,7 +192,6 @@ def _write(parts: UnpackedArtifact, folder: Path) -> None:
 
 def _read(folder: Path) -> UnpackedArtifact:
     contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
-    (constants,) = read_samples(folder / CONSTANTS, ())
     return UnpackedArtifact(
         models=tuple(
             SubModel(
@@ -191,7 +202,7 @@ def _read(folder: Path) -> UnpackedArtifact:
         targets=tuple(Target.parse(text) for text in contents["targets"]),
         inputs=specs(contents["inputs"]),
         outputs=specs(contents["outputs"]),
-        constants=constants,
+        constants=read_constants(contents["constants"], folder),
         lanes=contents["lanes"],
         verification=contents["verification"],
         instances=_instances(contents.get("instances")),

@@ -10,9 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from collage.artifact.unpack import CONSTANTS, Way, constants_of, described, kept_apart, specs
+from collage.artifact.unpack import (
+    Way,
+    constants_of,
+    described,
+    kept_apart,
+    read_constants,
+    specs,
+    write_constants,
+)
 from collage.backends.contract import SubModel
-from collage.backends.numerics.tensor_files import read_samples, write_samples
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
@@ -94,8 +101,8 @@ def _take_apart(path: Path, folder: Path) -> UnpackedShapes:
 
 
 def _write(parts: UnpackedShapes, folder: Path) -> None:
-    write_samples(folder / CONSTANTS, [parts.constants])
     contents = {
+        "constants": write_constants(parts.constants, folder),
         "served": parts.served.to_text(),
         "plans": [_plan_json(plan, folder) for plan in parts.plans],
         "hot": [None if plan is None else _plan_json(plan, folder) for plan in parts.hot],
@@ -123,14 +130,13 @@ def _plan_json(plan: UnpackedPlan, folder: Path) -> dict[str, Any]:
 
 def _read(folder: Path) -> UnpackedShapes:
     contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
-    (constants,) = read_samples(folder / CONSTANTS, ())
     return UnpackedShapes(
         served=ServedShapes.from_text(contents["served"]),
         plans=tuple(_plan(plan, folder) for plan in contents["plans"]),
         hot=tuple(None if plan is None else _plan(plan, folder) for plan in contents["hot"]),
         inputs=specs(contents["inputs"]),
         outputs=specs(contents["outputs"]),
-        constants=constants,
+        constants=read_constants(contents["constants"], folder),
     )
 
 

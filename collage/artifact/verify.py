@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +142,9 @@ def note_of(
         read = [(str(file), identity(file)) for file in files]
     except OSError:
         return None
-    content = repr((boot(), version("collage-tuner"), read, *facts))
+    # It has the version, and parsing it takes longer than all else here.
+    collage = distribution("collage-tuner").read_text("METADATA") or version("collage-tuner")
+    content = repr((boot(), collage, read, *facts))
     return cache_dir / _NOTES / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
 
 

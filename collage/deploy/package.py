@@ -187,9 +187,7 @@ def _planned(parts: Packed, place: Path, at_once: Instances) -> dict[str, Any]:
             specs = (*model.inputs, *model.outputs)
             is_static = all(spec.is_static for spec in specs)
             for spec in specs:
-                if spec.dtype == "object" or not (spec.is_static or parts.is_free):
-                    is_text = spec.dtype == "object"
-                    what = "is text" if is_text else "has a shape that only a run tells"
+                if (what := _unlike_packages(spec, parts.is_free)) is not None:
                     raise BadInputError(
                         f"{spec.name!r} of partition {i} {what}, which packages do not have yet; "
                         "run the artifact with collage.load"
@@ -224,6 +222,16 @@ def _planned(parts: Packed, place: Path, at_once: Instances) -> dict[str, Any]:
         "threads": machine.threads,
     }
     return _variant(parts, place, described, requirements, about, at_once)
+
+
+def _unlike_packages(spec: TensorSpec, is_free: bool) -> str | None:
+    """Why the runner cannot hand a value on, or None; it has numpy's own types alone."""
+    if spec.dtype == "object":
+        return "is text"
+    if not (spec.is_static or is_free):
+        return "has a shape that only a run tells"
+    is_known = spec.dtype == "unknown" or np.dtype(spec.dtype).kind in "biufc"
+    return None if is_known else f"is {spec.dtype}"
 
 
 def _plain(parts: Packed, place: Path, at_once: Instances) -> dict[str, Any]:

@@ -217,14 +217,13 @@ class Session(AbstractContextManager["Session"]):
             if problem := problem or self._opened(name, check, unlike.get("versions")):
                 problems.append(f"{name}: {problem}")
                 continue
-            self.variant = name
             self.why = "; ".join([*problems, *unlike.values()]) or "it suits this machine"
             return
         raise PackageError("no variant can run here: " + "; ".join(problems))
 
     def _opened(self, name: str, check: bool, others: str | None) -> str:
         """Open a variant; why it cannot run with other versions than its own, empty where it is open."""
-        plan = self.variants[name]["executor_info"][NAMESPACE]
+        self.variant, plan = name, self.variants[name]["executor_info"][NAMESPACE]
         self.threads: int = plan.get("threads", 1)
         place = self._root / self.variants[name].get("variant_directory", name)
         with np.load(place / plan["constants"]) as kept:
@@ -235,7 +234,8 @@ class Session(AbstractContextManager["Session"]):
                 self.self_test()
         except Exception as error:
             if not others:
-                raise
+                told = "" if isinstance(error, PackageError) else f"variant {name!r} cannot be opened: "
+                raise PackageError(f"{told}{error}") from error
             return f"{others.partition(';')[0]}, and so it fails: {error}"
         return ""
 

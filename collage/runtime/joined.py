@@ -4,7 +4,7 @@ Terms: a *row* is one entry along the first dimension of all inputs and outputs.
 call. A call has the rows of the requests that wait, oldest first, and its last rows are repeated where it is not full.
 
 Invariants: rows do not depend on each other (the tuner has proven that). Whoever asks first is served first. A request
-waits for others only for a small share of a call's time.
+waits for others only for a small share of a call's time, and no other's failure is its own.
 """
 
 from __future__ import annotations
@@ -172,16 +172,23 @@ class JoinedRequests:
             alive = [each for each in asked if each.done.set_running_or_notify_cancel()]
             if not alive:
                 continue
-            begin = time.perf_counter()
-            try:
-                answers = _answers(executor, alive, self._rows)
-            except BaseException as error:
-                for each in alive:
-                    each.done.set_exception(error)
-            else:
-                self._queue.delay_s = min(_MOST_DELAY_S, _SHARE * (time.perf_counter() - begin))
-                for each, answer in zip(alive, answers, strict=True):
-                    each.done.set_result(answer)
+            self._compute(executor, alive)
+
+    def _compute(self, executor: Executor, asked: Sequence[_Asked]) -> None:
+        begin = time.perf_counter()
+        try:
+            answers = _answers(executor, asked, self._rows)
+        except BaseException as error:
+            if len(asked) > 1 and isinstance(error, Exception):  # only one of them may be at fault
+                for each in asked:
+                    self._compute(executor, [each])
+                return
+            for each in asked:
+                each.done.set_exception(error)
+            return
+        self._queue.delay_s = min(_MOST_DELAY_S, _SHARE * (time.perf_counter() - begin))
+        for each, answer in zip(asked, answers, strict=True):
+            each.done.set_result(answer)
 
     def _fitting(self, waiting: Sequence[_Asked]) -> tuple[int, bool]:
         """How many requests make the next call, and whether no further one could join it."""

@@ -6,9 +6,10 @@ Source: Open Inference Protocol, “HTTP/REST”; the statistics extension is Tr
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -32,8 +33,9 @@ from collage.serving.scheduler import Scheduler
 
 VERSION = "1"
 _HEADER = "Inference-Header-Content-Length"
-# Reading so much JSON takes about as long as the event loop may stand still.
+# Reading so much JSON, or copying so much binary data, takes about as long as the event loop may stand still.
 _SMALL_JSON = 16 * 1024
+_SMALL_DATA = 1 << 20
 _SLOWEST_BODY_S = 60.0
 _CLIENT_LEFT = 499
 _ENDS = "the server ends; ask another one"
@@ -194,7 +196,7 @@ async def _infer(request: Request) -> Response:
         )
 
     size = len(body) if json_length is None else json_length
-    wanted = await _aside(read, size > _SMALL_JSON)
+    wanted = await _aside(read, size > _SMALL_JSON or len(body) > _SMALL_DATA)
     names = [output.name for output in wanted.outputs]
     arrays = await _answer(request, serving.scheduler.submit(wanted.feed, names))
     in_json = sum(array.size for array, o in zip(arrays, wanted.outputs, strict=True) if not o.binary)
@@ -208,7 +210,8 @@ async def _infer(request: Request) -> Response:
             datatypes={port.name: port.datatype for port in serving.engine.outputs},
         )
 
-    made = await _aside(write, in_json * 8 > _SMALL_JSON)
+    in_bytes = sum(array.nbytes for array in arrays)
+    made = await _aside(write, in_json * 8 > _SMALL_JSON or in_bytes > _SMALL_DATA)
     if made.json_length is None:
         return Response(made.data, media_type="application/json")
     return Response(
@@ -294,17 +297,20 @@ async def _refused(request: Request, error: Exception) -> Response:
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if error.status in (408, 413, 503):  # of the body may be more to come, or the server ends
         headers["Connection"] = "close"
-    return JSONResponse({"error": error.message}, error.status, headers)
+    return _error(error.message, error.status, headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse(
-        {"error": f"{request.method} {request.url.path}: {error.detail}"},
-        error.status_code,
-        error.headers,
-    )
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _error(message, error.status_code, error.headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the server failed; its log says why"}, 500)
+    return _error("the server failed; its log says why", 500)
+
+
+def _error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    # In ASCII: what a client sent may hold half of a character, which no other encoding takes.
+    content = json.dumps({"error": message})
+    return Response(content, status, headers, media_type="application/json")

@@ -142,7 +142,8 @@ def _name(content: Mapping[str, Any], key: str) -> str:
 
 
 def _parameters(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    found = _object(content.get("parameters", {}), f"the parameters of {where}")
+    given = content.get("parameters")
+    found = {} if given is None else _object(given, f"the parameters of {where}")
     for name, feature in _REFUSED.items():
         if found.get(name):
             raise bad(f"{where} asks for {feature} ({name!r}), which this server has not; leave it out")
@@ -193,7 +194,7 @@ def _tensor(content: Mapping[str, Any], port: Port, tail: _Tail, most_rows: int 
     if _SIZE not in parameters:
         return _from_json(content.get("data"), port, shape)
     data = tail.take(parameters[_SIZE], where)
-    if "data" in content:
+    if content.get("data") is not None:
         raise bad(f"{where} has data both in JSON and binary; give one")
     if port.datatype == BYTES:
         return _texts(data, shape, where)
@@ -203,7 +204,7 @@ def _tensor(content: Mapping[str, Any], port: Port, tail: _Tail, most_rows: int 
             f"{where} of {port.datatype} and shape {list(shape)} takes {math.prod(shape) * dtype.itemsize} bytes, "
             f"not {len(data)}"
         )
-    if port.datatype == "BOOL" and data.nbytes and max(data) > 1:
+    if port.datatype == "BOOL" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise bad(f"{where}: each byte of BOOL must be 0 or 1")
     # Of the machine's own byte order, and writable as other arrays are.
     return np.frombuffer(data, dtype).astype(NUMPY[port.datatype]).reshape(shape)
@@ -246,16 +247,24 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
     else:
         try:
             found = np.asarray(data)
-        except (ValueError, OverflowError):
+        except OverflowError:
+            raise bad(f"{where}: a value is too large for its datatype") from None
+        except ValueError:
             raise bad(f"{where}: lists in its data have different lengths") from None
         nested = found.ndim
         if not found.size:
             found = found.astype(dtype)
         elif dtype.kind in "iu" and found.dtype.kind in "fO":
             found = _integers(data, found.shape, where)
+        elif dtype.kind != "b" and found.dtype.kind == "O":
+            found = _floats(data, found.shape, where)
         found = _converted(found, dtype, where)
-    if found.size != math.prod(shape) or (nested > 1 and found.ndim > 1 and found.shape != shape):
+    if found.size != math.prod(shape):
         raise bad(f"{where} of shape {list(shape)} needs {math.prod(shape)} values, not {found.size}")
+    if nested > 1 and found.ndim > 1 and found.shape != shape:
+        raise bad(
+            f"{where} of shape {list(shape)} has data of shape {list(found.shape)}; nest it so, or not"
+        )
     return found.reshape(shape)
 
 
@@ -265,6 +274,16 @@ def _integers(data: list[Any], shape: tuple[int, ...], where: str) -> np.ndarray
     if not all(type(value) is int for value in flat):
         raise bad(f"{where}: values of its datatype must be integers")
     return np.array(flat, object).reshape(shape)
+
+
+def _floats(data: list[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Numbers of which some are integers too large for numpy's own."""
+    try:
+        return np.array([float(value) for value in _flattened(data)]).reshape(shape)
+    except (TypeError, ValueError):
+        raise bad(f"{where}: values of its datatype must be numbers") from None
+    except OverflowError:
+        raise bad(f"{where}: a value is too large for its datatype") from None
 
 
 def _converted(found: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:

@@ -59,7 +59,10 @@ def write_response(
     if request.parameters:
         content["parameters"] = dict(request.parameters)
     content["outputs"] = described
-    head = json.dumps(content, separators=(",", ":")).encode()
+    try:
+        head = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, RecursionError):  # all else was checked
+        raise bad("the request's parameters cannot be told in JSON; leave them out") from None
     return Body(b"".join([head, *tail]), len(head) if tail else None)
 
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from urllib.parse import quote
 
 import uvicorn
 
@@ -48,6 +49,9 @@ def serve_model(path: Path, options: ServingOptions) -> None:
     Raises:
         BadInputError: the port is in use, or the model cannot be served here as it was planned.
     """
+    # As a container's first process, which no signal ends by itself.
+    signal.signal(signal.SIGTERM, _end_at_once)
+    _name(path, options)  # a wrong one is told at once
     with _listen(options.host, options.port) as listener:
         serving = _opened(path, options)
         config = uvicorn.Config(
@@ -62,12 +66,17 @@ def serve_model(path: Path, options: ServingOptions) -> None:
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         _say(f"{serving.name} ({serving.engine.about}), {serving.engine.instances} at once")
-        _say(f"serves on {address}/v2/models/{serving.name}")
+        _say(f"serves on {address}/v2/models/{quote(serving.name)}")
         server.run(sockets=[listener])
     if server.force_exit or not serving.scheduler.close(_CLOSE_S):
         _say("ends with requests unanswered")
         os._exit(1)  # what a native library computes cannot be stopped
     serving.engine.close()
+
+
+def _end_at_once(sig: int, frame: FrameType | None) -> None:
+    _say(f"{signal.Signals(sig).name}: ends at once")
+    os._exit(128 + sig)
 
 
 def _opened(path: Path, options: ServingOptions) -> Serving:
@@ -81,7 +90,7 @@ def _opened(path: Path, options: ServingOptions) -> Serving:
     cores = default_threads()
     if (needed := engine.instances * engine.threads) > cores:
         _say(f"{needed} threads share {cores} cores: give fewer instances, or fewer threads to each")
-    name = options.name or _name(path)
+    name = _name(path, options)
     metrics = Metrics(name)
     scheduler = Scheduler(
         engine,
@@ -134,7 +143,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(2048)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or error
         raise BadInputError(
             f"cannot listen on {host}:{port}: {said}; choose another with --host and --port"
@@ -142,10 +151,15 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _name(path: Path) -> str:
+def _name(path: Path, options: ServingOptions) -> str:
     name = path.resolve().name
     for end in (".onnx", ".collage"):
         name = name.removesuffix(end)
+    name = options.name or name
+    if not name or "/" in name:
+        raise BadInputError(
+            f"{name!r} cannot stand in the protocol's paths; give another --name, without /"
+        )
     return name
 
 

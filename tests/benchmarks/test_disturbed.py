@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from benchmarks.disturbed.load import KINDS, disturbed
-from benchmarks.disturbed.rows import append_row, read_rows, tables
+from benchmarks.disturbed.rows import tables
+from benchmarks.support.results import append_row, read_rows
 
 SETTINGS = {"hardware": "2 threads, a machine", "targets": ["a", "b"], "time_limit_s": 60.0}
 

@@ -79,7 +79,33 @@ def test_quotas_of_containers(
     text: str, cores: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu.max").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(process_policy, "_CGROUP", tmp_path)
+    monkeypatch.setattr(process_policy, "_groups", lambda controller: (tmp_path,))
+    assert process_policy._quota() == cores
+
+
+@pytest.mark.parametrize(
+    ("quotas", "cores"), [((None, 3.5, 8.0), 3.5), ((2.0, 3.5, None), 2.0), ((0.5, None, None), 1.0)]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_least_quota_of_the_groups_around_counts(
+    quotas: tuple[float | None, ...],
+    cores: float,
+    version: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As that of a service of systemd, or of its slice."""
+    folders = [tmp_path / str(i) for i in range(len(quotas))]
+    for folder, quota in zip(folders, quotas, strict=True):
+        folder.mkdir()
+        if version == 2:
+            limit = "max" if quota is None else f"{quota * 1e5:.0f}"
+            (folder / "cpu.max").write_text(f"{limit} 100000\n", encoding="utf-8")
+        else:
+            limit = "-1" if quota is None else f"{quota * 1e5:.0f}"
+            (folder / "cpu.cfs_quota_us").write_text(f"{limit}\n", encoding="utf-8")
+            (folder / "cpu.cfs_period_us").write_text("100000\n", encoding="utf-8")
+    monkeypatch.setattr(process_policy, "_groups", lambda controller: tuple(folders))
     assert process_policy._quota() == cores
 
 
@@ -92,15 +118,17 @@ def test_memory_is_what_the_control_group_allows(
         (folder / "memory.max").write_text(f"{limit}\n", encoding="utf-8")
         (folder / "memory.current").write_text(f"{used}\n", encoding="utf-8")
         (folder / "memory.stat").write_text("anon 1\ninactive_file 1000000000\n", encoding="utf-8")
-    monkeypatch.setattr(process_policy, "_memory_groups", lambda: (own, own.parent, tmp_path))
+    groups = (own, own.parent, tmp_path)
+    monkeypatch.setattr(process_policy, "_groups", lambda controller: groups)
     assert process_policy.memory_allowed() == 3_000_000_000
     assert process_policy.memory_left() == 1_500_000_000
     monkeypatch.delenv(process_policy.CHILD_MEMORY, raising=False)
     assert process_policy.child_memory() == 2_250_000_000
 
 
-def test_control_groups_of_this_process_are_there() -> None:
-    for folder in process_policy._memory_groups():
+@pytest.mark.parametrize("controller", ["memory", "cpu"])
+def test_control_groups_of_this_process_are_there(controller: str) -> None:
+    for folder in process_policy._groups(controller):
         assert folder.is_dir()
         assert folder.is_relative_to("/sys/fs/cgroup")
 

@@ -1,5 +1,7 @@
 """The OpenVINO backend keeps the contract, and maps its profile to nodes."""
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +72,22 @@ def test_operators_of_optimized_models_are_taken(nodes: str, tmp_path: Path) -> 
         executable.run()
         executable.close()
     np.testing.assert_allclose(*made, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel what it keeps of a file")
+def test_blobs_in_the_cache_stay_in_the_systems_memory(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 18]>
+    g (float[1, 1024] x) => (float[1, 1024] y) { [n] y = MatMul(x, w) }
+    """
+    model = model_of(text, {"w": matrix(1024, 1024)}, tmp_path)
+    cache, target = tmp_path / "cache", Target.parse("openvino")
+    for nth in range(2):
+        (work := tmp_path / str(nth)).mkdir()
+        OpenVinoBackend().compile(model, target, CompileContext(1, work, cache)).close()
+        os.sync()  # only what is on the disk can be let go of
+    (blob,) = cache.glob("openvino-*/*.blob")
+    assert blob.stat().st_size > 1 << 20
+    with blob.open("rb") as file:
+        # Raises BlockingIOError for what would be read from the disk.
+        os.preadv(file.fileno(), [bytearray(4096)], blob.stat().st_size // 2, os.RWF_NOWAIT)

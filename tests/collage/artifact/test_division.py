@@ -65,6 +65,13 @@ def test_a_wrong_number_of_instances_is_refused(wrong: object) -> None:
         divided(instances=wrong, threads=None, planned=None, cores=4)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.0, "2"])
+def test_a_wrong_number_of_threads_is_refused(wrong: object) -> None:
+    for instances in (1, 2, "auto"):
+        with pytest.raises(BadInputError, match="number from 1, or None"):
+            divided(instances=instances, threads=wrong, planned=None, cores=4)  # type: ignore[arg-type]
+
+
 def test_too_many_instances_are_refused_with_what_fits() -> None:
     with pytest.raises(BadInputError, match="at most 2 instances"):
         divided(instances=3, threads=2, planned=None, cores=4)

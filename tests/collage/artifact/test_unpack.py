@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from benchmarks.load_time import make_artifact
@@ -74,6 +75,21 @@ def test_damaged_contents_are_made_anew(artifacts: list[Path], tmp_path: Path) -
     again = unpack(artifacts[0], tmp_path / "work", tmp_path)
     assert again == made
     assert np.all([model.path.is_file() for model in again.models])
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", None])
+def test_damaged_weights_among_outputs_are_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+    text = "agraph (float[8] x) => (float[8] y, float[2] c) <float[2] c = {1, 2}> { [n] y = Neg(x) }"
+    source = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> {text}')
+    onnx.save(source, tmp_path / "model.onnx")  # normalizing would compute c by a node
+    model = Model.open(tmp_path / "model.onnx")
+    plan = Plan((Candidate(model.index.all_nodes, Target.parse("onnxruntime")),))
+    artifact = make_artifact(model, plan, tmp_path / "a.onnx")
+    unpack(artifact, tmp_path / "work", tmp_path)
+    (kept,) = tmp_path.glob("parts-*/constants.npz")
+    kept.write_bytes(kept.read_bytes()[:-20] if damage is None else damage)
+    again = unpack(artifact, tmp_path / "work", tmp_path)
+    assert {name: value.tolist() for name, value in again.constants.items()} == {"c": [1, 2]}
 
 
 def test_file_that_is_no_artifact_is_refused(tmp_path: Path) -> None:

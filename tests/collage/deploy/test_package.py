@@ -292,6 +292,8 @@ def test_awkward_names_and_values_that_are_not_finite(tmp_path: Path) -> None:
             "(float[4] x) => (int64[1, n] y) { y = NonZero(x) }",
             "'y' of partition 0 has a shape that only",
         ),
+        ("(bfloat16[2] x) => (float[2] y) { y = Cast<to=1>(x) }", "'x' of partition 0 is bfloat16"),
+        ("(float[2] x) => (bfloat16[2] y) { y = Cast<to=16>(x) }", "'y' of partition 0 is bfloat16"),
     ],
 )
 def test_what_packages_do_not_have_is_named(text: str, reason: str, tmp_path: Path) -> None:

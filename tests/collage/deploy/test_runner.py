@@ -152,6 +152,15 @@ def test_damaged_folder_is_told(damage: Callable[[Path], object], message: str, 
         runner.Session(package)
 
 
+def test_variant_that_a_runtime_refuses_is_named(tmp_path: Path) -> None:
+    part = {"runtime": "onnxruntime", "files": {"model": "a.onnx"}, "inputs": [], "outputs": []}
+    settings = {"threads": 1, "level": "ORT_ENABLE_ALL", "entries": {}}
+    package = tiny(tmp_path / "package", {"a": {"partitions": [part | {"settings": settings}]}})
+    (package / "a/a.onnx").write_bytes(b"no model")
+    with pytest.raises(runner.PackageError, match=r"variant 'a' cannot be opened: .*a\.onnx"):
+        runner.Session(sign(package))
+
+
 def test_runner_in_a_folder_that_is_no_package_is_one_line(tmp_path: Path) -> None:
     shutil.copy(runner.__file__, tmp_path / "runner.py")
     words = [sys.executable, "-I", tmp_path / "runner.py"]

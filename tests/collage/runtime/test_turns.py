@@ -1,4 +1,4 @@
-"""Turns: who asks first gets first, one thing is with one asker, and an end that waits."""
+"""Turns: who asks first gets first, a thing has one asker, an end waits; joined requests fail alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import sys
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.executor import Executor
+from collage.runtime.joined import JoinedRequests
+from collage.runtime.step import Step
 from collage.runtime.turns import ClosedError, Turns
+from tests.collage.runtime.test_executor import NumpyExecutable
 
 
 @given(things=st.integers(1, 4), steps=st.lists(st.booleans(), max_size=60))
@@ -111,3 +117,27 @@ def test_callbacks_are_made_while_python_ends() -> None:
     words = [sys.executable, "-c", AT_END]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_one_wrong_request_does_not_spoil_those_it_is_joined_with() -> None:
+    table, entered, go = np.array([10, 20, 30], np.float32), threading.Event(), threading.Event()
+
+    def look_up(ids: np.ndarray) -> np.ndarray:
+        entered.set()
+        go.wait(60)
+        return table[ids]
+
+    ids, y = TensorSpec("ids", "int64", (4, 1)), TensorSpec("y", "float32", (4, 1))
+    executor = Executor([Step(NumpyExecutable(look_up), (ids,), (y,))], [ids], ["y"])
+    executor.bind()
+    requests = JoinedRequests([executor], 4)
+    first = requests.submit(["y"], {"ids": np.array([[0]])})
+    assert entered.wait(60)
+    asked = [requests.submit(["y"], {"ids": np.array([[i]])}) for i in (1, 7, 2)]
+    go.set()
+    assert [first.result(60)[0].tolist(), asked[0].result(60)[0].tolist()] == [[[10]], [[20]]]
+    with pytest.raises(IndexError):
+        asked[1].result(60)
+    assert asked[2].result(60)[0].tolist() == [[30]]
+    requests.close()
+    executor.close()

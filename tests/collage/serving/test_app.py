@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -95,6 +96,55 @@ def test_client_that_leaves_gives_up_its_place() -> None:
     first, left, last = asyncio.run(ask())
     assert (first, left[0]["status"], last) == (200, 499, 200)
     assert len(session.rows) == 2
+    assert serving.scheduler.close(10)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"inputs": [{"name": "\\ud800"}]}', "there is no input"),
+        (b'{"inputs": [{"name": "x", "datatype": "\\ud800"}]}', "'x' must be FP32, not \ud800"),
+    ],
+)
+def test_half_of_a_character_is_told_as_any_other_text(body: bytes, message: str) -> None:
+    app, serving = _app(Counting(ROWS.format(batch=1)))
+
+    async def ask() -> httpx.Response:
+        async with _client(app) as http:
+            return await http.post(INFER, content=body)
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 400 and message in answer.json()["error"]
+    assert serving.scheduler.close(10)
+
+
+@pytest.mark.parametrize(("rows", "aside"), [(1, False), (70_000, True)])
+def test_long_tensors_are_read_and_written_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, rows: int, aside: bool
+) -> None:
+    app, serving = _app(Counting(ROWS.format(batch="N")))
+    serving.max_request_bytes = 1 << 22
+    threads: list[threading.Thread] = []
+    for name in ("read_request", "write_response"):
+        action = getattr(application, name)
+
+        def noting(*given: Any, _action: Any = action, **named: Any) -> Any:
+            threads.append(threading.current_thread())
+            return _action(*given, **named)
+
+        monkeypatch.setattr(application, name, noting)
+    x = np.zeros((rows, 4), np.float32)
+    parameters = {"binary_data_size": x.nbytes}
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [rows, 4], "parameters": parameters}]
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+
+    async def ask() -> httpx.Response:
+        async with _client(app) as http:
+            length = {"Inference-Header-Content-Length": str(len(head))}
+            return await http.post(INFER, content=head + x.tobytes(), headers=length)
+
+    assert asyncio.run(ask()).status_code == 200
+    assert [thread is not threading.main_thread() for thread in threads] == [aside, aside]
     assert serving.scheduler.close(10)
 
 

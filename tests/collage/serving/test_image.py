@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,33 @@ def test_commands_of_the_image_serve_a_package_without_the_tuner(rows_package: P
         assert health(base) == 1
     finally:
         server.close()
+
+
+@pytest.mark.slow
+def test_server_that_still_loads_ends_on_a_signal() -> None:
+    """The first process of a container gets no signal that it does not ask for."""
+    code = """
+import time
+from dataclasses import replace
+from pathlib import Path
+from collage.serving import server
+from tests.collage.serving.test_batches import TOLD
+
+def load(*_):
+    print("loads", flush=True)
+    time.sleep(60)
+
+server._opened = load
+server.serve_model(Path("model"), replace(TOLD, host="127.0.0.1"))
+"""
+    words = [sys.executable, "-c", code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes, text=True, cwd=ROOT) as server:
+        assert server.stdout is not None and server.stderr is not None
+        assert server.stdout.readline() == "loads\n"
+        server.terminate()
+        assert server.wait(30) == 128 + signal.SIGTERM
+        assert server.stderr.read() == "collage: SIGTERM: ends at once\n"
 
 
 @pytest.mark.slow

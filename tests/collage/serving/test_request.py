@@ -97,7 +97,11 @@ def test_fewer_rows_than_the_batch_are_allowed_where_said() -> None:
         ({"inputs": [X | {"shape": [2, True]}, N]}, "needs a shape, a list of integers"),
         ({"inputs": [X, N | {"shape": [0]}]}, r"'n' must have shape \[-1\], not \[0\]"),
         ({"inputs": [X, N | {"shape": [2]}]}, r"shape \[2\] needs 2 values, not 3"),
-        ({"inputs": [X | {"data": [[1, 2, 3, 4]]}, N]}, "needs 4 values"),
+        ({"inputs": [X | {"data": [[1, 2, 3, 4]]}, N]}, r"shape \[2, 2\] has data of shape \[1, 4\]"),
+        ({"inputs": [X | {"data": [1, 2, 3, 10**400]}, N]}, "a value is too large"),
+        ({"inputs": [X | {"data": [1, 2, 3.5, 10**400]}, N]}, "a value is too large"),
+        ({"inputs": [X | {"data": [1, 2, 3, None]}, N]}, "values of its datatype must be numbers"),
+        ({"inputs": [X | {"data": [2**70, 2, {}, 4]}, N]}, "values of its datatype must be numbers"),
         ({"inputs": [X | {"data": [[1, 2], [3]]}, N]}, "have different lengths"),
         ({"inputs": [X | {"data": [[1, 2], 3, 4]}, N]}, "have different lengths"),
         ({"inputs": [X | {"data": ["a", "b", "c", "d"]}, N]}, "values of its datatype must be numbers"),
@@ -212,6 +216,32 @@ def test_values_that_json_cannot_hold_are_refused() -> None:
         write_response(
             request, [np.array([np.inf], np.float32)], model="m", version="1", datatypes={"y": "FP32"}
         )
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"[" * 400 + b"-1e999" + b"]" * 400])
+def test_parameters_that_json_cannot_hold_are_refused(number: bytes) -> None:
+    head = json.dumps({"inputs": [X, N]}).encode()[:-1]
+    request = _read(head + b', "parameters": {"a": ' + number + b"}}")
+    array = np.zeros((2, 2), np.float32)
+    with pytest.raises(RequestError, match="parameters cannot be told in JSON"):
+        write_response(
+            request, [array, array], model="m", version="1", datatypes={"y": "FP32", "t": "FP32"}
+        )
+
+
+def test_large_integers_are_numbers_too() -> None:
+    """JavaScript writes 1e20 so."""
+    made = _read({"inputs": [X | {"data": [[10**20, 2], [0.5, 4]]}, N]})
+    assert made.feed["x"].tolist() == [[np.float32(1e20), 2], [0.5, 4]]
+
+
+def test_null_is_as_good_as_nothing() -> None:
+    """Some clients write all fields of the protocol."""
+    x = {**X, "data": None, "parameters": {"binary_data_size": 16}}
+    content = {"id": None, "parameters": None, "outputs": None, "inputs": [x, N | {"parameters": None}]}
+    made = _read(content, np.arange(4, dtype="<f4").tobytes())
+    assert made.feed["x"].tolist() == [[0, 1], [2, 3]]
+    assert (made.id, made.parameters, len(made.outputs)) == (None, {}, 2)
 
 
 def test_datatypes_of_onnx() -> None:

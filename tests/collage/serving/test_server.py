@@ -22,9 +22,10 @@ import pytest
 
 from collage.backends.machine.process_policy import default_threads
 from collage.deploy.package import write_package
+from collage.serving.health_check import is_ready
 from tests.collage.artifact.shaped_artifacts import shaped_artifact
 from tests.collage.deploy.packages import edit
-from tests.collage.serving.conftest import Start, artifact_of
+from tests.collage.serving.conftest import Running, Start, artifact_of
 from tests.collage.shapes import models as shape_models
 
 pytestmark = pytest.mark.slow
@@ -281,6 +282,30 @@ def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     assert "holds no package; write one with collage package" in _refused(tmp_path, "--port", 0)
     (tmp_path / "a.onnx").write_bytes(b"no model")
     assert "a.onnx" in _refused(tmp_path / "a.onnx", "--port", 0)
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "no.such.host.invalid", "::1%nothing"])
+def test_host_that_is_none_is_told(rows_artifact: Path, host: str) -> None:
+    assert "choose another with --host" in _refused(rows_artifact, "--port", 0, "--host", host)
+
+
+def test_name_must_stand_in_a_path(rows_artifact: Path, start: Start) -> None:
+    assert "give another --name, without /" in _refused(rows_artifact, "--port", 0, "--name", "a/b")
+    server = start(rows_artifact, "--name", "my model é")
+    assert server.model == "my%20model%20%C3%A9"
+    described = httpx.get(f"{server.url}/v2/models/{server.model}", timeout=30).json()
+    assert described["name"] == "my model é"
+
+
+def test_server_is_ready_whatever_proxy_the_environment_names(
+    rows_server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert is_ready(rows_server.url)
+    assert not is_ready("http://127.0.0.1:9")
 
 
 def test_batches_need_a_batch(rows_artifact: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +143,8 @@ def _metric(
     np.savez(folder / "x.npz", allow_pickle=False, **{f"{i}/x": s["x"] for i, s in enumerate(samples)})
     options = TuneOptions.from_json({"evaluate": "top1", "max_drop": 0.1})
     request = TuneRequest(path, (), options, inputs=folder / "x.npz", labels=labels)
-    run = cast(Run, SimpleNamespace(work_dir=folder, listener=ignore, cancel=None))
+    stated = {"listener": ignore, "cancel": None, "prepared_by_s": math.inf}
+    run = cast(Run, SimpleNamespace(work_dir=folder, **stated))
     return MetricCheck(run, request, Model.open(path), samples)
 
 

@@ -20,6 +20,8 @@ from collage.backends.numerics.comparison import Array, Expected, Ranged
 from collage.partitioner.tensor import TensorSpec
 
 _HEADER = "__samples__"
+# numpy's mark of a type that a package registers; some are written under names that it cannot read.
+_OF_A_PACKAGE = 2
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Expected]]) -> None:
@@ -119,7 +121,7 @@ def storable(value: Array) -> Array:
     """The value in a type that an .npz keeps: text as such, and floats that numpy lacks as integers of their size."""
     if value.dtype.hasobject:
         return value.astype(np.str_)
-    if value.dtype.kind == "V":
+    if value.dtype.isbuiltin == _OF_A_PACKAGE:
         return np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")
     return value
 

@@ -25,6 +25,8 @@ def test_every_type_and_name_survives(tmp_path: Path) -> None:
             "file": np.array([i], dtype=np.int64),
             "../up": np.array([1.5, i], dtype=ml_dtypes.bfloat16),
             "f8": np.array([1.5, i], dtype=ml_dtypes.float8_e4m3fn),
+            "f8 of another kind": np.array([1.5, i], dtype=ml_dtypes.float8_e5m2),
+            "i4": np.array([-8, i], dtype=ml_dtypes.int4),
             "text": np.array(["a", "bc", ""], dtype=object),
             "flag": np.array(True),
             "none": np.zeros((0, 4), np.float16),

@@ -143,8 +143,8 @@ def _metric(
     np.savez(folder / "x.npz", allow_pickle=False, **{f"{i}/x": s["x"] for i, s in enumerate(samples)})
     options = TuneOptions.from_json({"evaluate": "top1", "max_drop": 0.1})
     request = TuneRequest(path, (), options, inputs=folder / "x.npz", labels=labels)
-    parts = {"work_dir": folder, "listener": ignore, "cancel": None, "prepared_by_s": math.inf}
-    run = cast(Run, SimpleNamespace(**parts))
+    stated = {"listener": ignore, "cancel": None, "prepared_by_s": math.inf}
+    run = cast(Run, SimpleNamespace(work_dir=folder, **stated))
     return MetricCheck(run, request, Model.open(path), samples)
 
 

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -191,6 +191,7 @@ class Check:
     )
     at_least: float | None = None  # the smallest value that passes; None for no such bound
     at_most: float | None = None  # the largest
+    attempts: int = field(init=False, default=0)  # it proves nothing by samples
 
     def __post_init__(self) -> None:
         check_bounds(self.max_drop, self.at_least, self.at_most)
@@ -227,6 +228,10 @@ class Check:
 class PlanCheck(Protocol):
     """Whatever says whether a plan may be returned."""
 
+    @property
+    def attempts(self) -> int:
+        """Plans that were scored on samples that prove; each makes it harder for the next to be proven."""
+
     def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
         """Why a plan does not pass, or None.
 
@@ -248,15 +253,28 @@ class Evaluation:
     def passing(self, winner: TimedPlan) -> TimedPlan:
         """The fastest plan that passes; the others are marked as failures.
 
+        Where a plan failed on samples that prove, those that err as much as it are not tried: they would take the
+        proof from plans that err less.
+
         Args:
             winner: the plan to begin with.
 
         Raises:
             NoPlanError: none passes; the message has the value of each.
         """
+        attempts = self.check.attempts
         while (reason := self.refusal(winner)) is not None:
-            winner = self.timer.refuse(winner, reason).winner()
+            standings = self.timer.refuse(winner, reason)
+            if self.check.attempts > attempts and winner.exactness > self._exact_limit:
+                for entry in self._erring_as_much(winner):
+                    standings = self.timer.refuse(entry, f"{winner.name} errs no more and did not pass")
+            attempts = self.check.attempts
+            winner = standings.winner()
         return winner
+
+    def _erring_as_much(self, refused: TimedPlan) -> list[TimedPlan]:
+        left = (entry for entry in self.timer.entries if entry.timed and entry is not refused)
+        return [entry for entry in left if entry.exactness >= refused.exactness]
 
     def beside_exact(self) -> Evaluation:
         """The same, with a bound relative to an exact plan as a number.

@@ -166,6 +166,11 @@ class MetricCheck:
         return self._proof.refusal(session, is_exact)
 
     @property
+    def attempts(self) -> int:
+        """Plans that were scored on the samples that prove."""
+        return self._proof.attempts
+
+    @property
     def findings(self) -> dict[str, Any]:
         """What the report says of the plans that passed."""
         return {"evaluation": self._proof.report()}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import collage
-from collage.accuracy.evaluation import Check, PlanSession, load_function
+from collage.accuracy.evaluation import Check, Evaluation, PlanCheck, PlanSession, load_function
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.model.reference import ingest
@@ -22,9 +24,12 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
+from collage.timing.timed_plan import TimedPlan
 from tests.collage.accuracy.test_mix_runner import WIDTH, layers
+from tests.collage.refinement.stated_timers import StatedTimer
 from tests.models import MODELS
 
+_STATED = {"one": (0.30, 100), "two": (0.35, 200), "three": (0.02, 300), "fp32": (0.0, 1000)}
 _PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy.md"
 
 
@@ -102,6 +107,43 @@ def test_an_exact_plan_is_told_whatever_the_metric_is(tmp_path: Path, metric: st
     )
     exact = "simulated -precision=f32 -speedup=0.15"  # with fewer threads it is as exact
     assert all(p["target"].startswith(exact) for p in artifact.report["partitions"])
+
+
+@dataclass(frozen=True)
+class Scored(Evaluation):
+    """An evaluation that lets stated plans pass, and notes which it was asked for."""
+
+    passing_plans: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)
+
+    def refusal(self, entry: TimedPlan) -> str | None:
+        self.asked.append(entry.name)
+        cast(Any, self.check).attempts += cast(Any, self.check).proves
+        return None if entry.name in self.passing_plans else "it does not pass"
+
+
+@pytest.mark.parametrize(
+    ("proves", "passing", "asked"),
+    [
+        (True, ("two", "three", "fp32"), ["one", "three"]),
+        (False, ("two", "three", "fp32"), ["one", "two"]),
+        (True, ("fp32",), ["one", "three", "fp32"]),
+    ],
+)
+def test_no_proof_is_spent_on_plans_that_err_as_much(
+    proves: bool, passing: tuple[str, ...], asked: list[str], tmp_path: Path
+) -> None:
+    model, _ = ingest(layers(tmp_path), tmp_path / "taken")
+    plan = single_plan(model, Target.parse("onnxruntime"))
+    timer = StatedTimer({name: [float(us)] for name, (_, us) in _STATED.items()})
+    timer.time([TimedPlan(plan, name) for name in _STATED])
+    for entry in timer.entries:
+        (number,) = entry.timings
+        entry.timings[number] = replace(entry.timings[number], exactness=_STATED[entry.name][0])
+    check = cast(PlanCheck, SimpleNamespace(attempts=0, proves=proves))
+    judge = Scored(check, timer, cast(Any, None), cast(Any, None), passing)
+    assert judge.passing(timer.entries[0]).name == asked[-1]
+    assert judge.asked == asked
 
 
 @pytest.mark.slow

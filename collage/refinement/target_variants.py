@@ -35,46 +35,44 @@ MOST_TRIALS = 2
 
 
 def single_variants(
-    model: Model,
+    inspection: Inspection,
     targets: Sequence[Target],
     threads: int,
     latencies_us: Mapping[Target, float],
-    listener: Listener = ignore,
-    cancel: threading.Event | None = None,
     advice: Advice = NO_ADVICE,
     trials: int = 0,
 ) -> list[TimedPlan]:
     """Plans of the whole model on variants of targets; first those that differ in threads, settings on trial last.
 
     Args:
+        inspection: of the model.
         targets: the user's, the fastest first; options that one states stay as they are.
         latencies_us: of the whole model on each target that can run it.
-        listener: is told where the model cannot be inspected.
         advice: which variants never won on other models, and which did best.
         trials: so many settings of the fastest target are tried at the most.
     """
-    found = _variants(model, targets, threads, latencies_us, listener, cancel)
+    found = _variants(inspection, targets, threads, latencies_us)
     found.sort(key=lambda pair: _threads(pair[0]) == _threads(pair[1]))
     found = [pair for pair in found if pair[1] not in targets and advice.may_win(*pair)]
     on_trial = [(t, v) for t in targets[:1] if t in latencies_us for v in _on_trial(t, threads)]
     found += advice.most_promising(on_trial)[:trials]
-    return [TimedPlan(single_plan(model, variant), f"single {variant}") for _, variant in found]
+    return [
+        TimedPlan(single_plan(inspection.model, variant), f"single {variant}") for _, variant in found
+    ]
 
 
 def common_forms(
-    model: Model,
+    inspection: Inspection,
     targets: Sequence[Target],
     threads: int,
     latencies_us: Mapping[Target, float],
-    listener: Listener = ignore,
-    cancel: threading.Event | None = None,
 ) -> list[Target]:
     """The targets in another form of the model, where all targets of a runtime may have it: these still share partitions.
 
     Arguments are those of `single_variants`.
     """
     forms: dict[tuple[str, frozenset[tuple[str, str]]], list[Target]] = {}
-    for target, variant in _variants(model, targets, threads, latencies_us, listener, cancel):
+    for target, variant in _variants(inspection, targets, threads, latencies_us):
         changed = frozenset(variant.options) - frozenset(target.options)
         if {name for name, _ in changed} <= _whole_first(target):
             forms.setdefault((target.backend, changed), []).append(variant)
@@ -116,19 +114,16 @@ def _whole_first(target: Target) -> set[str]:
 
 
 def _variants(
-    model: Model,
+    inspection: Inspection,
     targets: Sequence[Target],
     threads: int,
     latencies_us: Mapping[Target, float],
-    listener: Listener,
-    cancel: threading.Event | None,
 ) -> list[tuple[Target, Target]]:
     """What runtimes offer for a model: pairs of a target and its variant."""
-    inspection = _Inspection(model.path.resolve(), listener, cancel)
     found: list[tuple[Target, Target]] = []
     for target in targets:
         whole = WholeModel(
-            index=model.index,
+            index=inspection.model.index,
             latency_us=latencies_us.get(target, inf),
             tunable=tunable_options(target, threads),
             inspect=inspection.result,
@@ -192,11 +187,20 @@ def offered_options(
     return found
 
 
-class _Inspection:
-    """Calls functions of the model's file in a child, each once."""
+class Inspection:
+    """Calls functions of the model's file in a child, each once.
 
-    def __init__(self, path: Path, listener: Listener, cancel: threading.Event | None) -> None:
-        self._path, self._listener, self._cancel = path, listener, cancel
+    Args:
+        model: as it was taken.
+        listener: is told where the model cannot be inspected.
+        cancel: stops a call when set.
+    """
+
+    def __init__(
+        self, model: Model, listener: Listener = ignore, cancel: threading.Event | None = None
+    ) -> None:
+        self.model = model
+        self._path, self._listener, self._cancel = model.path.resolve(), listener, cancel
         self._results: dict[Callable[[Path], Any], Any] = {}
 
     def result(self, function: Callable[[Path], Found], /) -> Found | None:

@@ -23,6 +23,7 @@ from collage.refinement.comparisons import Comparisons
 from collage.refinement.exploration import lay_out
 from collage.refinement.target_variants import (
     MOST_TRIALS,
+    Inspection,
     beside_faster_forms,
     common_forms,
     single_variants,
@@ -117,27 +118,27 @@ def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float,
 
 def propose_plans(baselines: Baselines) -> Budgeted:
     """Find plans to time before the search: mixes within an error budget, and variants of single targets."""
-    known = _with_common_forms(baselines)
+    run = baselines.run
+    inspection = Inspection(baselines.model, run.listener, run.cancel)
+    known = _with_common_forms(baselines, inspection)
     budget = _error_budget(known)
     proposed = budget.propose(known.error_limits.tolerances) if budget is not None else []
     if known.request.searches and not known.out_of_time:
-        proposed += _variants(known)
+        proposed += _variants(known, inspection)
     return Budgeted(**vars(known), budget=budget, proposed=proposed)
 
 
-def _with_common_forms(known: Baselines) -> Baselines:
+def _with_common_forms(known: Baselines, inspection: Inspection) -> Baselines:
     """The same with rewritten targets beside the given ones, where errors have a budget: mixes are made of targets."""
     if not known.error_limits.has_budget or not known.request.searches or known.out_of_time:
         return known
     latencies_us = known.single_targets.latencies_us()
     limit_us = MUCH_SLOWER * min(known.exact_us(latencies_us).values(), default=math.inf)
     forms = common_forms(
-        model=known.model,
+        inspection=inspection,
         targets=[target for target, us in latencies_us.items() if us <= limit_us],
         threads=known.sampling.threads,
         latencies_us=latencies_us,
-        listener=known.run.listener,
-        cancel=known.run.cancel,
     )
     fit = len(forms) * known.plan_s <= _FORMS_SHARE * known.limit_s
     return _joined_by(known, forms) if forms and fit else known
@@ -171,15 +172,13 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
     )
 
 
-def _variants(known: Baselines) -> list[TimedPlan]:
+def _variants(known: Baselines, inspection: Inspection) -> list[TimedPlan]:
     """The whole model on variants of targets that may be faster: on one thread, rewritten, with other settings."""
     return single_variants(
-        model=known.model,
+        inspection=inspection,
         targets=known.single_targets.fastest_first(),
         threads=known.sampling.threads,
         latencies_us=known.single_targets.latencies_us(),
-        listener=known.run.listener,
-        cancel=known.run.cancel,
         advice=known.advice,
         trials=_trials(known),
     )

@@ -23,6 +23,7 @@ from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
 from collage.refinement.target_variants import (
+    Inspection,
     beside_faster_forms,
     common_forms,
     offered_options,
@@ -53,14 +54,14 @@ def _targets(entries: list[TimedPlan]) -> list[str]:
 
 def test_every_target_is_tried_rewritten_where_most_layouts_cancel(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    found = single_variants(model, [ORT, OPENVINO, MNN], 2, {})
+    found = single_variants(Inspection(model), [ORT, OPENVINO, MNN], 2, {})
     assert _targets(found) == ["openvino -rewrite=on", "mnn -rewrite=on"]
 
 
 def test_winograd_is_tried_where_convolutions_are_wide_enough(tmp_path: Path) -> None:
     model = _taken(channels_last_model(channels=64, size=24), tmp_path)
     rounds = OPENVINO.with_options(precision="bf16")
-    found = _targets(single_variants(model, [ORT, rounds, MNN], 2, {}))
+    found = _targets(single_variants(Inspection(model), [ORT, rounds, MNN], 2, {}))
     assert found[0] == "onnxruntime -rewrite=winograd" and found[-1] == "mnn -rewrite=on"
     assert not any("openvino" in target and "winograd" in target for target in found)
 
@@ -72,7 +73,7 @@ def test_one_axis_convolutions_are_a_reason_to_rewrite_for_all(tmp_path: Path) -
     proto = onnx.parser.parse_model(text)
     weights = np.ones((4, 4, 3), np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
-    found = single_variants(_taken(proto, tmp_path), [ORT, OPENVINO, MNN], 2, {})
+    found = single_variants(Inspection(_taken(proto, tmp_path)), [ORT, OPENVINO, MNN], 2, {})
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN)]
 
 
@@ -89,21 +90,23 @@ def test_single_product_of_a_broadcast_is_a_reason_to_rewrite(
     proto.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
     )
-    found = single_variants(_taken(proto, tmp_path), [ORT, OPENVINO, MNN], 2, {})
+    found = single_variants(Inspection(_taken(proto, tmp_path)), [ORT, OPENVINO, MNN], 2, {})
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN) if tried]
 
 
 def test_options_stated_by_the_user_stay(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    assert single_variants(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2, {}) == []
+    assert (
+        single_variants(Inspection(model), [OPENVINO.with_options(rewrite="off"), MOVED], 2, {}) == []
+    )
 
 
 def test_forms_are_offered_where_all_targets_of_a_runtime_may_have_them(tmp_path: Path) -> None:
     model = _taken(channels_last_model(channels=64, size=24), tmp_path)
     rounds = OPENVINO.with_options(precision="bf16")
-    both = common_forms(model, [OPENVINO, rounds], 2, {})
+    both = common_forms(Inspection(model), [OPENVINO, rounds], 2, {})
     assert both == [MOVED, rounds.with_options(rewrite="on")]
-    alone = common_forms(model, [OPENVINO], 2, {})
+    alone = common_forms(Inspection(model), [OPENVINO], 2, {})
     assert alone == [MOVED, OPENVINO.with_options(rewrite="winograd")]
 
 
@@ -137,7 +140,7 @@ def test_nothing_is_tried_for_few_or_for_those_that_stay(layers: int, tmp_path: 
     proto = channels_last_model(layers) if layers else onnx.parser.parse_model(text)
     if not layers:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "axis"))
-    assert single_variants(_taken(proto, tmp_path), [OPENVINO], 2, {}) == []
+    assert single_variants(Inspection(_taken(proto, tmp_path)), [OPENVINO], 2, {}) == []
 
 
 @pytest.mark.slow
@@ -150,14 +153,14 @@ def test_hard_swishes_in_pieces_are_a_reason_too(swishes: int, tried: bool, tmp_
         last = f"y{i}"
     text = f"g (float[1, 8] x) => (float[1, 8] {last}) {{ {' '.join(steps)} }}"
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 12]> {text}')
-    assert bool(single_variants(_taken(proto, tmp_path), [OPENVINO], 2, {})) == tried
+    assert bool(single_variants(Inspection(_taken(proto, tmp_path)), [OPENVINO], 2, {})) == tried
 
 
 def test_model_that_cannot_be_rewritten_is_reported_and_runs_unchanged(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     model.path.write_bytes(b"damaged")
     events: list[Event] = []
-    assert single_variants(model, [OPENVINO], 2, {}, events.append) == []
+    assert single_variants(Inspection(model, events.append), [OPENVINO], 2, {}) == []
     assert "not rewritten" in events[-1].message
 
 
@@ -203,7 +206,7 @@ def test_target_faster_rewritten_is_mixed_too(
 
 def _settings(model: Model, targets: list[Target], trials: int, advice: Advice) -> list[str]:
     alone_us = dict.fromkeys(targets, 9e3)
-    entries = single_variants(model, targets, 2, alone_us, advice=advice, trials=trials)
+    entries = single_variants(Inspection(model), targets, 2, alone_us, advice=advice, trials=trials)
     return [name for name in _targets(entries) if "rewrite" not in name]
 
 
@@ -221,7 +224,7 @@ def test_a_few_settings_of_the_fastest_target_are_tried(tmp_path: Path) -> None:
 
 def test_half_of_many_threads_is_tried_too(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    entries = single_variants(model, [OPENVINO], 8, {OPENVINO: 9e3}, trials=1)
+    entries = single_variants(Inspection(model), [OPENVINO], 8, {OPENVINO: 9e3}, trials=1)
     assert _targets(entries)[-1] == "openvino -threads=4"
 
 
@@ -241,9 +244,9 @@ def test_settings_come_in_the_order_of_what_other_models_gained(tmp_path: Path) 
     found = _settings(model, [ORT], 9, known)
     assert found == ["onnxruntime -pool=off", "onnxruntime -opt=extended"]
     short = {ORT: 500.0}
-    entries = single_variants(model, [ORT], 2, short, advice=NO_ADVICE)
+    entries = single_variants(Inspection(model), [ORT], 2, short, advice=NO_ADVICE)
     assert "onnxruntime -threads=1" in _targets(entries)
-    entries = single_variants(model, [ORT], 2, short, advice=known)
+    entries = single_variants(Inspection(model), [ORT], 2, short, advice=known)
     assert "onnxruntime -threads=1" not in _targets(entries)
     # One model on which it was faster is a reason to try.
     wholes_us["onnxruntime -prepack=off"]["model 3"] = 80.0
@@ -257,7 +260,7 @@ def found(tmp_path: Path) -> Found:
     model = ingest(tmp_path / "m.onnx", tmp_path)[0]
 
     def names(targets: list[Target], alone_us: dict[Target, float], threads: int = 2) -> list[str]:
-        entries = single_variants(model, targets, threads, alone_us)
+        entries = single_variants(Inspection(model), targets, threads, alone_us)
         covered = [[p.nodes for p in entry.plan.partitions] for entry in entries]
         assert covered == [[model.index.all_nodes]] * len(entries)
         return [entry.name for entry in entries]

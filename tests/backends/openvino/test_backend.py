@@ -1,5 +1,6 @@
 """The OpenVINO backend keeps the contract, and maps its profile to nodes."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -89,5 +90,11 @@ def test_blobs_in_the_cache_stay_in_the_systems_memory(tmp_path: Path) -> None:
     (blob,) = cache.glob("openvino-*/*.blob")
     assert blob.stat().st_size > 1 << 20
     with blob.open("rb") as file:
-        # Raises BlockingIOError for what would be read from the disk.
-        os.preadv(file.fileno(), [bytearray(4096)], blob.stat().st_size // 2, os.RWF_NOWAIT)
+        try:
+            os.preadv(file.fileno(), [bytearray(4096)], blob.stat().st_size // 2, os.RWF_NOWAIT)
+        except BlockingIOError:
+            pytest.fail("the blob would be read from the disk")
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            pytest.skip("this file system does not tell what is in memory")

@@ -44,8 +44,8 @@ _LEVELS: Mapping[str, str] = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-# Smaller weights stay in the graph's file.
-_OUTSIDE_BYTES = "1024"
+# Smaller weights stay in the graph's file: in a kept graph, since mapping one takes longer than copying it.
+_OUTSIDE_BYTES, _MAPPED_BYTES = 1024, 16384
 
 
 @lru_cache(maxsize=1)
@@ -101,12 +101,12 @@ def _is_exact(target: Target) -> bool:
     return target.option("u8s8", "fast") == "exact"
 
 
-def save_optimized(options: Any, folder: Path) -> None:
-    """Make a session with these options write `GRAPH`, and maybe `WEIGHTS`, into a folder."""
+def save_optimized(options: Any, folder: Path, outside_bytes: int = _OUTSIDE_BYTES) -> None:
+    """Make a session with these options write `GRAPH`, and weights of so many bytes as `WEIGHTS`, into a folder."""
     options.optimized_model_filepath = str(folder / GRAPH)
     prefix = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS)
-    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", _OUTSIDE_BYTES)
+    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(outside_bytes))
 
 
 def open_model(model: Path, target: Target, options: Any) -> Any:
@@ -147,7 +147,7 @@ def open_session(
 def _optimized(model: Path, target: Target, context: CompileContext, cache_dir: Path) -> Path:
     def make(folder: Path) -> None:
         options = options_of(target, context)
-        save_optimized(options, folder)
+        save_optimized(options, folder, _MAPPED_BYTES)
         open_model(model, target, options)
         (folder / WEIGHTS).touch()  # not written where no weight is large enough
 

@@ -113,8 +113,9 @@ class Session:
     ) -> None:
         parts = unpack(path, self._directory, cache_dir)
         wanted: Any = {"instances": instances, "threads": threads, "planned": parts.instances}
-        self.instances, self.threads = divided(**wanted, cores=default_threads())
-        stages = stages_here(**wanted, cores=default_threads())
+        wanted["cores"] = default_threads()
+        self.instances, self.threads = divided(**wanted)
+        stages = stages_here(**wanted)
         compiled = CompiledRegions(self.threads, cache_dir, 1 if stages else self.instances)
         self._owned.callback(compiled.close)
         self.targets = tuple(

@@ -103,7 +103,9 @@ class _ReferenceHere(Reference):
 
 
 class _SamplingHere(Sampling):
-    def reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
+    def reference(
+        self, samples: Sequence[Sample], name: str, keep_all: bool = True, is_last: bool = False
+    ) -> Reference:
         folder = self.work_dir / name
         return _ReferenceHere(self.model, samples, folder, self.listener, self.cancel, keep_all)
 

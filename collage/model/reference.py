@@ -246,6 +246,9 @@ class Reference:
             text = f"it could not be found out what rounding decides ({reason})"
             self._listener(Event("reference", text))
 
+        if begin > self.until_s:
+            say("the time is up")
+            return NumericTies([{} for _ in read])
         try:
             folder = self._directory / "ties"
             return find_ties(

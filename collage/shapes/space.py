@@ -76,6 +76,18 @@ class ShapeSpace:
         shapes = tuple(Shape({**shape.sizes, **values}, shape.weight) for shape in self.shapes)
         return ShapeSpace({**self.dims, **more}, shapes)
 
+    def fewer(self, kept: Sequence[Shape]) -> ShapeSpace:
+        """The same with some of its shapes; each of the others gives its weight to the nearest one.
+
+        Args:
+            kept: shapes of this space, at least one.
+        """
+        weights = [0.0] * len(kept)
+        for shape in self.shapes:
+            weights[min(range(len(kept)), key=lambda i: _distance(kept[i], shape))] += shape.weight
+        shapes = (Shape(s.sizes, weight) for s, weight in zip(kept, weights, strict=True))
+        return ShapeSpace(self.dims, tuple(shapes))
+
     def as_json(self) -> dict[str, Any]:
         """The space as `from_json` takes it."""
         return {
@@ -105,6 +117,10 @@ class ShapeSpace:
         if not math.isclose(math.fsum(shape.weight for shape in shapes), 1.0, rel_tol=1e-6):
             raise BadInputError("the weights of the shapes do not sum to 1")
         return space
+
+
+def _distance(one: Shape, other: Shape) -> float:
+    return sum(abs(math.log((one.sizes[n] + 0.5) / (other.sizes[n] + 0.5))) for n in one.sizes)
 
 
 def parse_dims(

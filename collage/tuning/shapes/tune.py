@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -30,6 +30,7 @@ from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.target import HOST_MEMORY
+from collage.shapes.classes import extent
 from collage.shapes.settle import Settled
 from collage.shapes.space import Shape, ShapeSpace
 from collage.shapes.traffic import Traffic
@@ -60,6 +61,8 @@ from collage.tuning.stages import Ingested
 # Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
 # that search, and each at least so many seconds.
 _SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
+# After such a share of a limit and so many seconds no more shapes are read.
+_BINDING_SHARE, _BINDING_S = 0.25, 8.0
 # So many plans that err less than the one that a search found are compared at all shapes.
 _MORE_EXACT = 3
 
@@ -86,13 +89,15 @@ def tune_shapes(
     _check_masks(request, free, space)
     info = replace(info, warnings=(*settled.notes, *info.warnings))
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
-        bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
         given = GivenSamples(request.inputs, free, space, request.options.evaluate is not None)
-        samples = [given.at(own.shape.sizes) for own in bound]
-        samplings = [sample_shape(run, plain, own, i, samples[i]) for i, own in enumerate(bound)]
-    if request.inputs is not None:
-        info = replace(info, warnings=(*info.warnings, *_about_samples(bound, samples, samplings)))
-    main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
+        every = space.shapes
+        sampled = _sampled(run, plain, free, space, given)
+    space = space.fewer([own.bound.shape for own in sampled])
+    bound = [replace(own.bound, shape=shape) for own, shape in zip(sampled, space.shapes, strict=True)]
+    samplings = [own.sampling for own in sampled]
+    told = [*_about_shapes(bound, every), *(_about_samples(sampled) if request.inputs else ())]
+    info = replace(info, warnings=(*info.warnings, *told))
+    main = _main(space)
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
     at_main = replace(_for_one(_with_front(plain, check is not None)), inputs=samplings[main].inputs)
@@ -105,7 +110,7 @@ def tune_shapes(
         regions.rewrite((plan for _, plan in plans), until_s)
     measured: dict[int, AtShape] = {}
     end_s = _end_s(run, request.options.time_limit_s)
-    for i in in_order(bound):
+    for i in in_order(space.shapes):
         own, left = bound[i], len(bound) - len(measured) + 1
         seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
         expected = Expected(list(measured.values()), own)
@@ -157,17 +162,57 @@ def _regions(request: TuneRequest, run: Run, free: Model, samplings: Sequence[Sa
     return FreeRegions(free, run.work_dir / "free", calibrate, run.runner, threads, run.cancel)
 
 
-def _about_samples(
-    bound: Sequence[BoundShape],
-    samples: Sequence[ShapeSamples | None],
-    samplings: Sequence[Sampling],
-) -> list[str]:
+@dataclass(frozen=True)
+class _Sampled:
+    """A representative shape with its inputs, and those that the user gave for it."""
+
+    bound: BoundShape
+    given: ShapeSamples | None
+    sampling: Sampling
+
+
+def _sampled(
+    run: Run, request: TuneRequest, free: Model, space: ShapeSpace, given: GivenSamples
+) -> list[_Sampled]:
+    """The representative shapes with their inputs: that of the search, both ends, and others while there is time."""
+    limit_s = request.options.time_limit_s
+    share_s = math.inf if limit_s is None else _BINDING_SHARE * limit_s
+    until_s = run.clock.begin_s + share_s + _BINDING_S
+    order = in_order(space.shapes)
+    needed = {_main(space), *order[:2]}
+    found: dict[int, _Sampled] = {}
+    for i in dict.fromkeys((*sorted(needed), *order)):
+        if i not in needed and time.monotonic() > until_s:
+            continue
+        own = bind_shape(run, free, space.shapes[i], i)
+        samples = given.at(own.shape.sizes)
+        found[i] = _Sampled(own, samples, sample_shape(run, request, own, i, samples))
+    return [found[i] for i in sorted(found)]
+
+
+def _main(space: ShapeSpace) -> int:
+    """The position of the shape at which plans are searched."""
+    shapes = space.shapes
+    return max(range(len(shapes)), key=lambda i: shapes[i].weight * extent(shapes[i].sizes))
+
+
+def _about_shapes(bound: Sequence[BoundShape], every: Sequence[Shape]) -> list[str]:
+    """Which representative shapes there was no time for."""
+    if len(bound) == len(every):
+        return []
+    return [
+        f"{len(bound)} of {len(every)} sizes were compared ({'; '.join(own.text for own in bound)}): reading the model "
+        "at a size takes so long that the time limit has no room for more; allow more with --time-limit"
+    ]
+
+
+def _about_samples(sampled: Sequence[_Sampled]) -> list[str]:
     """Which shapes have no sample of the user's."""
-    seeded = [own.text for own, used in zip(bound, samplings, strict=True) if used.inputs is None]
+    seeded = [own.bound.text for own in sampled if own.sampling.inputs is None]
     derived = [
-        own.text
-        for own, given, used in zip(bound, samples, samplings, strict=True)
-        if used.inputs is not None and given is not None and given.origin == "derived"
+        own.bound.text
+        for own in sampled
+        if own.sampling.inputs is not None and own.given and own.given.origin == "derived"
     ]
     return [
         *(

@@ -27,6 +27,15 @@ def test_one_size_for_each_dimension_is_fixed(said: dict[str, int | str]) -> Non
     assert space.contains(space.shapes[0].sizes)
 
 
+def test_shapes_that_are_left_out_give_their_weight_to_the_nearest() -> None:
+    space = parse_dims({"length": "10:0.1,20:0.2,100:0.3,400:0.4"})
+    fewer = space.fewer([space.shapes[0], space.shapes[3]])
+    assert _sizes(fewer, "length") == [10, 400]
+    assert [shape.weight for shape in fewer.shapes] == pytest.approx([0.3, 0.7])
+    assert fewer.dims == space.dims
+    assert space.fewer(space.shapes) == space
+
+
 def test_sizes_of_a_list_are_the_shapes() -> None:
     space = parse_dims({"batch": 1, "length": "512, 16,64"})
     assert space.dims["length"] == DimSizes(16, 512, (16, 64, 512), (1 / 3, 1 / 3, 1 / 3))

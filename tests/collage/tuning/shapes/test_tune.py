@@ -201,6 +201,25 @@ def test_targets_that_take_one_shape_only_are_refused_in_words(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_both_ends_stay_where_there_is_no_time_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collage.tuning.shapes.tune._BINDING_S", -100.0)
+    dims = {"batch": 1, "length": "2,5,9,17,40"}
+    path = tuned(shape_models.chain(), ["onnxruntime"], tmp_path, dims=dims, **_LIMIT).path
+    report = read_report(path)
+    rows = {row["sizes"]["length"]: row["weight"] for row in report["shapes"]["rows"]}
+    assert rows == pytest.approx({2: 0.6, 40: 0.4})
+    assert any("2 of 5 sizes were compared (length=2; length=40)" in t for t in report["warnings"])
+    plain = onnxruntime.InferenceSession(path.with_name("m.onnx"))
+    with collage.load(path) as session:
+        for length in (2, 9, 33):
+            feed = {"x": np.ones((1, length, 8), np.float32), "bias": np.ones(length, np.float32)}
+            for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_the_run_is_over_once(tmp_path: Path) -> None:
     told: list[Event] = []
     dims = {"batch": 1, "height": 8, "width": "8,16"}

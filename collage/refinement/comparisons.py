@@ -140,12 +140,15 @@ class Comparisons:
     def time_baselines(self, others: Sequence[TimedPlan], needed: int = 0) -> None:
         """The first comparison: the baselines and so many of the others are timed however late it is.
 
-        Where that takes longer than there is, the two fastest single targets are.
+        Where that takes longer than there is, only the first single target is, and beside it the best plan that a search
+        proposed, or else the second single target.
         """
         baselines = distinct([*self.singles, *self._greedy()])
         count = len(baselines) + needed
         if not self.fits_before_confirming(count):
             count = _FEWEST
+            best = [entry for entry in others if entry.proposed][:1]
+            baselines = [*baselines[:1], *best, *baselines[1:]]
         self.time(distinct([*baselines, *others]), needed=count)
 
     def _greedy(self) -> list[TimedPlan]:

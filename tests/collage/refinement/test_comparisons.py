@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from collage.deadline import Deadline
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
 from collage.refinement.comparisons import Comparisons
 from collage.search.corrections import NO_CORRECTIONS, Corrections
 from collage.search.fixed_plans import single_plan
+from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
 from tests.collage.refinement.stated_timers import StatedTimer
 from tests.collage.stated_world import TARGETS, World
@@ -49,6 +52,32 @@ def test_plans_that_miss_their_tolerance_are_replaced_until_none_does() -> None:
     comparisons.open((), replace_missed)
     # The second is known already.
     assert [f"for {THIRD}" in compared for compared in timer.comparisons] == [False, True]
+
+
+def test_without_time_a_proposed_plan_comes_before_the_second_single_target() -> None:
+    order: list[tuple[list[str], object]] = []
+
+    class Timer(StatedTimer):
+        def time(
+            self, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = (), **more: object
+        ) -> Standings:
+            order.append(([entry.name for entry in plans], more["needed"]))
+            return super().time(plans, again)
+
+    def timed(is_proposed: bool, deadline: Deadline) -> list[str]:
+        world = World(24, 3)
+        other = TimedPlan(single_plan(world.model, THIRD), "mix", proposed=is_proposed)
+        timer = Timer({})
+        timer.plan_s = 1.0
+        replace(_comparisons(world, timer), deadline=deadline).open([other])
+        return order[-1][0]
+
+    late = Deadline(compare_s=0.0)
+    singles = [f"single {FIRST}", f"single {SECOND}"]
+    assert timed(True, late) == [singles[0], "mix", singles[1]]
+    assert order[-1][1] == 2
+    assert timed(False, late) == [*singles, "mix"]
+    assert timed(True, Deadline()) == [*singles, "mix"]
 
 
 def test_corrections_keep_what_comparisons_do_not_say() -> None:

@@ -288,6 +288,11 @@ class TuneOptions(pydantic.BaseModel):
         large_mib = max(0, weights_bytes - _LARGE_BYTES) / (1 << 20)
         return self.time_limit_s or _DEFAULT_LIMIT_S + _S_PER_LARGE_MIB * large_mib
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether no error of outputs is bounded, since a metric of the task or a check decides."""
+        return self.tolerance >= _NO_TOLERANCE
+
     def constraints(self) -> Constraints:
         """The constraints that plans must keep.
 

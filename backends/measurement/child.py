@@ -184,7 +184,7 @@ def _verify(
         poison(output)
     _attempt("run", executable.run)
     references = [wanted[spec.name] for spec in model.outputs]
-    return compare_outputs(request.metric, executable.results, references, request.count_labels)
+    return compare_outputs(request.metric, executable.results, references, request.counted)
 
 
 def _feed(

@@ -34,8 +34,8 @@ class MeasureRequest:
     profile: bool = False  # also run under the runtime's own profiler
     cache_dir: Path | None = None  # folder for compiled blobs, or None
     memory_bytes: int | None = None  # address space of the child; None for the machine's memory
-    # of integers and text the share that differs is their error, instead of a wrong result
-    count_labels: bool = False
+    # whether differences are counted (`collage.backends.numerics.comparison`), as of low precision
+    counted: bool = False
 
     @property
     def gives_up_s(self) -> float | None:

@@ -14,6 +14,9 @@ other infinity is right, and where it is NaN all is. NaN or infinities elsewhere
 infinite error. Integers, booleans and text must be equal but for `top1`; 8-bit integers are
 quantized numbers and are measured like floats. Any value within the bounds of a `Ranged` element is
 right.
+
+Where somebody else judges results in the end, differences are *counted*: of integers, booleans and text the share that
+differs is the error, and a value of another shape of the same rank, as of a detector that finds one box more, errs by 1.
 """
 
 from __future__ import annotations
@@ -83,18 +86,20 @@ class Comparison:
     reason: str = ""  # why the error is infinite, else empty
 
 
-def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Expected]) -> float:
+def output_error(
+    metric: str, actual: Sequence[Array], expected: Sequence[Expected], counted: bool = False
+) -> float:
     """The error of the worst output; infinite where outputs cannot be compared."""
-    return compare_outputs(metric, actual, expected).error
+    return compare_outputs(metric, actual, expected, counted).error
 
 
 def compare_outputs(
-    metric: str, actual: Sequence[Array], expected: Sequence[Expected], count_labels: bool = False
+    metric: str, actual: Sequence[Array], expected: Sequence[Expected], counted: bool = False
 ) -> Comparison:
     """The error of the worst output, and which one it is.
 
     Args:
-        count_labels: of integers, truth values and text, take the share that differs, as `top1` does.
+        counted: whether differences are counted.
     """
     _check_metric(metric)
     if len(actual) != len(expected):
@@ -104,22 +109,24 @@ def compare_outputs(
         array = np.asarray(made)
         if isinstance(wanted, Ranged):
             array, wanted = wanted.judged(array), wanted.value
-        error, reason = _error(metric, array, np.asarray(wanted), count_labels or metric == "top1")
+        error, reason = _error(metric, array, np.asarray(wanted), counted)
         if not error <= worst.error:
             worst = Comparison(error, position, reason)
     return worst
 
 
-def _error(metric: str, actual: Array, expected: Array, count_labels: bool) -> tuple[float, str]:
-    if actual.shape != expected.shape:
-        return math.inf, f"shape {actual.shape} instead of {expected.shape}"
+def _error(metric: str, actual: Array, expected: Array, counted: bool) -> tuple[float, str]:
     if actual.dtype != expected.dtype:
         return math.inf, f"{actual.dtype} instead of {expected.dtype}"
+    if actual.shape != expected.shape:
+        if counted and actual.ndim == expected.ndim:
+            return 1.0, ""
+        return math.inf, f"shape {actual.shape} instead of {expected.shape}"
     if expected.size == 0:
         return 0.0, ""
     if not is_measured(expected.dtype):
         wrong = int(np.count_nonzero(actual != expected))
-        if wrong == 0 or count_labels:
+        if wrong == 0 or counted or metric == "top1":
             return wrong / expected.size, ""
         return math.inf, f"{wrong} of {expected.size} values differ"
     a, e = _as_real(actual), _as_real(expected)

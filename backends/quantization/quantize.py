@@ -192,7 +192,7 @@ class Int8Parts(PreparedParts):
         for values, specs in ((graph.inputs, part.inputs), (graph.outputs, part.outputs)):
             for value, spec in zip(values, specs, strict=True):
                 value.dtype = ir.DataType.from_numpy(np.dtype(spec.dtype))
-                value.shape = ir.Shape(spec.static_shape)
+                value.shape = None if spec.shape is None else ir.Shape(spec.shape)
         model = ir.Model(graph, ir_version=self._model.ir_version)
         if not _has_integers(model):
             return None

@@ -146,6 +146,7 @@ class BudgetSearch:
             expected_file=self.template.expected_file,
             used_samples=self.used_samples,
             metric=self.template.metric,
+            counted=self.template.counted,
             error_limits=tuple(error_limits.values()),
             threads=self.template.threads,
             budget_s=budget_s,

@@ -62,6 +62,7 @@ class BlockSearchRequest:
     expected_file: Path  # reference outputs for each
     used_samples: int  # how many of them mixes are chosen by; the others are held out
     metric: str  # how an output's error is measured
+    counted: bool  # whether differences are counted, since somebody else judges results
     error_limits: tuple[float, ...]  # each gets an answer; the most important first
     threads: int  # of one call
     budget_s: float = 40.0  # time for running mixes
@@ -251,8 +252,9 @@ class MixRunner:
         worst = 0.0
         limit = (_HOPELESS_PLAN if joined else _HOPELESS) * max(self.request.error_limits)
         for made, wanted in zip(self.outputs(mix, which, joined), self.expected[which], strict=True):
-            actual = [made[name] for name in wanted]
-            worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
+            actual, expected = [made[name] for name in wanted], list(wanted.values())
+            request = self.request
+            worst = max(worst, output_error(request.metric, actual, expected, request.counted))
             if not worst <= limit:
                 break
         return worst

@@ -74,11 +74,14 @@ class ValueDigest:
     def error_of(self, value: np.ndarray) -> float:
         """Relative error of another value against this digest; infinite where they cannot be compared.
 
-        For integers (8-bit ones apart), booleans and text it is the share of elements that differ.
+        For integers (8-bit ones apart), booleans and text it is the share of elements that differ; of another shape of
+        the same rank it is 1, which only a tolerance of 1 allows.
         """
         other = ValueDigest.of(value)
-        if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
+        if other.elements.dtype != self.elements.dtype:
             return float("inf")
+        if other.shape != self.shape:
+            return 1.0 if len(other.shape) == len(self.shape) else float("inf")
         elements, others = (np.delete(e, self.undecided or ()) for e in (self.elements, other.elements))
         scale = max(self.scale, _SMALLEST_SCALE)
         moments = 0.0

@@ -242,7 +242,7 @@ class MeasuredCosts:
             protocol=self._settings.protocol,
             cache_dir=self._settings.cache_dir,
             profile=whole,
-            count_labels=reduced,
+            counted=reduced,
         )
 
     def _to_row(self, candidate: Candidate, measurement: Measurement) -> CostRow:

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from collage.backends.machine.resident_memory import peak_bytes
-from collage.backends.numerics.comparison import Expected, output_error
+from collage.backends.numerics.comparison import Expected
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.objectives.trial import Trial, TrialRequest
 from collage.partitioner.errors import CollageError
@@ -104,9 +104,7 @@ def _error(
     for sample, wanted in zip(samples, expected, strict=True):
         executor.feed(sample)
         executor.run()
-        made, names = executor.results(), list(wanted)
-        error = output_error(timing.metric, [made[n] for n in names], [wanted[n] for n in names])
-        largest = max(largest, error)
+        largest = max(largest, timing.error(executor.results(), wanted))
     return largest
 
 

@@ -107,6 +107,7 @@ class Bench:
             expected_file=expected,
             metric=report["metric"],
             error_limit=None,
+            counted=report["tolerance"] >= 1,
             threads=default_threads(),
             cache_dir=work_dir / "cache",
         )

@@ -18,14 +18,14 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 
 import numpy as np
 
 from collage.backends.machine.core_distance import CoreWatch, counting
 from collage.backends.machine.load import QUIET_SHARE, LoadMeter, WaitMeter, cores, wait_for_quiet
-from collage.backends.numerics.comparison import Expected, output_error
+from collage.backends.numerics.comparison import Expected
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.sandbox.run import send_message
 from collage.runtime.compiled import CompiledRegions, in_short
@@ -161,13 +161,11 @@ def _prepare(
         plan.executor.feed(sample)
         plan.executor.run()
         made = plan.executor.results()
-        actual, expected_values = [made[name] for name in wanted], list(wanted.values())
-        error = output_error(request.metric, actual, expected_values)
-        plan.error = max(plan.error, error)
+        plan.error = max(plan.error, request.error(made, wanted))
         plan.exactness = (
             plan.error
             if request.metric == "max"
-            else max(plan.exactness, output_error("max", actual, expected_values))
+            else max(plan.exactness, replace(request, metric="max").error(made, wanted))
         )
     begin = time.perf_counter()
     plan.executor.run()

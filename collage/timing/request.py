@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.backends.contract import SubModel
+from collage.backends.numerics.comparison import Array, Expected, output_error
 from collage.backends.numerics.tensor_files import write_samples
 from collage.model.sampling import Sampling
 from collage.partitioner.target import Target
@@ -72,6 +73,7 @@ class TimingRequest:
         expected_file: reference outputs for each of them.
         metric: how an output's error is measured.
         error_limit: plans with a larger error are failures; None only records the error.
+        counted: whether differences are counted, since somebody else judges results.
         threads: threads of one call.
         rounds: how many rounds at the most.
         budget_s: time for timing; at least three rounds are run whatever it says.
@@ -95,6 +97,7 @@ class TimingRequest:
     expected_file: Path
     metric: str = "max"
     error_limit: float | None = None
+    counted: bool = False
     threads: int = 1
     rounds: int = 24
     budget_s: float = 20.0
@@ -107,6 +110,11 @@ class TimingRequest:
     seen_us: tuple[float, ...] = ()
     patience_s: float = 0.0
     silence_s: float = LONGEST_S
+
+    def error(self, made: Mapping[str, Array], wanted: Mapping[str, Expected]) -> float:
+        """The error of the outputs of one sample by the metric."""
+        actual, expected = [made[name] for name in wanted], list(wanted.values())
+        return output_error(self.metric, actual, expected, self.counted)
 
 
 @dataclass(frozen=True)
@@ -190,6 +198,7 @@ def without_plans(
         expected_file=expected,
         metric=sampling.options.metric,
         error_limit=error_limit,
+        counted=sampling.options.is_judged,
         prune=prune,
         threads=sampling.threads,
         patience_s=min(

@@ -114,6 +114,16 @@ def test_shape_and_dtype_must_agree() -> None:
     assert output_error("max", [e], [e, e]) == math.inf
 
 
+def test_differences_count_where_somebody_else_judges() -> None:
+    boxes, labels, others = np.ones((3, 4), F), np.array([1, 2, 3]), np.array([1, 2, 4])
+    assert output_error("max", [boxes[:2]], [boxes]) == math.inf
+    assert output_error("max", [boxes[:2]], [boxes], counted=True) == 1.0
+    assert output_error("max", [boxes[0]], [boxes], counted=True) == math.inf
+    assert output_error("max", [boxes[:2].astype(float)], [boxes], counted=True) == math.inf
+    assert output_error("max", [labels], [others]) == math.inf
+    assert output_error("max", [labels], [others], counted=True) == pytest.approx(1 / 3)
+
+
 def test_empty_and_zero_references() -> None:
     assert output_error("max", [np.zeros((0, 3), F)], [np.zeros((0, 3), F)]) == 0
     zeros = np.zeros(3, F)

@@ -101,6 +101,7 @@ def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> Blo
         expected_file=folder / "expected",
         used_samples=2,
         metric="max",
+        counted=False,
         error_limits=(4e-3,),
         threads=1,
     )

@@ -94,8 +94,11 @@ def test_seeded_inputs_of_older_artifacts_are_made_again(older: dict[str, bool])
     assert input_hashes(again) == input_hashes(sample)
 
 
-def test_another_shape_fails() -> None:
-    assert _verification(_value(5, 4, 5), 0.5).error_of(0, "y", _value(5, 5, 4)) == float("inf")
+def test_only_a_tolerance_of_one_allows_another_shape() -> None:
+    kept = _verification(_value(5, 4, 5), 0.5)
+    assert kept.error_of(0, "y", _value(5, 5, 4)) == 1.0
+    assert kept.error_of(0, "y", _value(5, 20)) == float("inf")
+    assert kept.error_of(0, "y", _value(5, 5, 4).astype(np.float64)) == float("inf")
 
 
 def test_values_that_were_not_kept_are_not_judged() -> None:

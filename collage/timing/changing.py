@@ -48,13 +48,13 @@ def changing_us(
     by_shape = ByShape(compiled, inputs, outputs)
     spent: list[list[float]] = [[] for _ in choices]
     begin_s = time.perf_counter()
-    classes = [
-        [
-            (up_to, PartedPlan(tuple(Part(m.path.parent.name, m, t, "dynamic") for m, t in parts)))
-            for up_to, parts in choice
-        ]
-        for choice in choices
-    ]
+    known: dict[tuple[object, ...], PartedPlan] = {}
+
+    def plan_of(parts: Sequence[tuple[SubModel, Target]]) -> PartedPlan:
+        made = PartedPlan(tuple(Part(m.path.parent.name, m, t, "dynamic") for m, t in parts))
+        return known.setdefault(tuple((m.path, t) for m, t in parts), made)
+
+    classes = [[(up_to, plan_of(parts)) for up_to, parts in choice] for choice in choices]
     for count, (extent, specs) in enumerate(calls):
         if count == 1:
             begin_s = time.perf_counter()

@@ -54,7 +54,7 @@ def test_plans_that_miss_their_tolerance_are_replaced_until_none_does() -> None:
     assert [f"for {THIRD}" in compared for compared in timer.comparisons] == [False, True]
 
 
-def test_without_time_a_proposed_plan_comes_before_the_second_single_target() -> None:
+def test_a_proposed_plan_comes_second_without_time() -> None:
     order: list[tuple[list[str], object]] = []
 
     class Timer(StatedTimer):

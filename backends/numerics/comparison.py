@@ -35,6 +35,9 @@ Array = np.ndarray
 Metric = Literal["max", "l2", "cosine", "top1"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
+ROUNDED = 4e-7
+"""By so much rounding moves a single-precision value of a function whose range is 1."""
+
 # Where the reference is zero everywhere, only such differences are small.
 _SMALLEST_SCALE = 1e-12
 
@@ -53,6 +56,13 @@ class Ranged:
     def undecided(self) -> Array:
         """Which elements are numeric ties."""
         return np.asarray(self.low != self.high)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether its bounds are those of rounding everywhere, so that its elements say something all the same."""
+        if self.value.dtype != np.float32:
+            return False
+        return bool((self.high - self.low <= 3 * np.float32(ROUNDED)).all())
 
     def judged(self, actual: Array) -> Array:
         """Another runtime's value, in which a tie differs only by what lies beyond its bounds."""

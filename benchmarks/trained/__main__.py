@@ -170,7 +170,7 @@ def _table(rows: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     unseen = {name: row["unseen"] for name, row in rows.items() if "unseen" in row}
     over = [name for name, found in unseen.items() if found["drop"] > found["allowed"] * _ROUNDED]
     lines += ["", f"Over the bound on unseen samples: {', '.join(over) or 'none'}."]
-    busy = sorted({text for row in rows.values() for text in row.get("warnings", ())})
+    busy = [f"{name}: {text}" for name, row in rows.items() for text in row.get("warnings", ())]
     lines += [f"- {text}" for text in busy]
     return "\n".join(lines) + "\n"
 

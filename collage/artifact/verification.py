@@ -18,7 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from collage.backends.numerics.comparison import Expected, Ranged, is_beyond, is_measured
+from collage.backends.numerics.comparison import (
+    ROUNDED,
+    Expected,
+    Ranged,
+    is_beyond,
+    is_measured,
+)
 from collage.backends.numerics.tensor_files import content
 from collage.partitioner.errors import CollageError
 
@@ -27,6 +33,8 @@ _ELEMENTS = 256
 # Knuth's multiplier for hashing: coprime to every size below it, so no element comes twice early.
 _STRIDE = 2654435761
 _SMALLEST_SCALE = 1e-30
+# A value that rounding bounds differs by a thousandth of this at the most.
+_ROUNDED_SCALE = 1e3 * ROUNDED
 
 
 class VerificationError(CollageError):
@@ -58,7 +66,10 @@ class ValueDigest:
         is_finite = np.isfinite(wide)
         finite = wide[is_finite] if is_finite.any() else np.zeros(1)
         undecided = None
-        if isinstance(reference, Ranged):
+        scale = float(np.abs(finite).max())
+        if isinstance(reference, Ranged) and reference.is_rounded:
+            scale = max(scale, _ROUNDED_SCALE)
+        elif isinstance(reference, Ranged):
             kept = reference.undecided.reshape(-1)[positions.astype(np.int64)]
             undecided = tuple(np.flatnonzero(kept).tolist())
         return cls(
@@ -66,7 +77,7 @@ class ValueDigest:
             _storable(flat[positions.astype(np.int64)]),
             float(finite.mean()),
             float(np.sqrt(np.mean(finite**2))),
-            float(np.abs(finite).max()),
+            scale,
             undecided,
             (int(np.count_nonzero(is_finite)), int(np.count_nonzero(np.isnan(wide)))),
         )

@@ -34,6 +34,7 @@ from collage.deadline import seconds_until
 from collage.events import Event, Listener, ignore
 from collage.model.numeric_ties import Choices, NumericTies, find_choices, find_ties
 from collage.model.random_nodes import random_nodes
+from collage.model.rounded_values import rounded_values, with_rounding
 from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, ModelError, OutOfTimeError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -187,24 +188,23 @@ class Reference:
         self.samples = tuple(samples)
         self._directory = directory
         self._listener = listener
-        self.seconds = 0.0
-        self._cancel = cancel
+        self.seconds, self._cancel = 0.0, cancel
         self._random = random_nodes(model)
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock, self._once = threading.Lock(), threading.Lock()
-        self._choices = find_choices(model.index)
+        self._choices, self._rounded = find_choices(model.index), rounded_values(model.index)
         self._ties: NumericTies | None = None
         self._has_values = False
 
     def expected(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, Expected], ...]:
-        """The same as `values`, with the bounds of elements that are numeric ties.
+        """The same as `values`, with the bounds of elements that rounding decides or moves.
 
         Raises:
             ModelError: the reference runtime cannot run the model.
         """
-        values = self.values(names, last=last)
+        values = tuple(with_rounding(v, self._rounded) for v in self.values(names, last=last))
         if self._choices is None or not {*self._choices.values} & {*names}:
-            return tuple({**known} for known in values)
+            return values
         with self._once:
             if self._ties is None:
                 self._ties = self._find_ties(self._choices)

@@ -1,4 +1,4 @@
-"""Optimistic estimates of what was not measured, from profiles of what was, and from other sizes.
+"""Optimistic estimates of what was not measured, from profiles of what was; what other sizes say where they are known.
 
 Terms: a *profile* says what each node takes inside a region that ran on a target. A runtime fuses
 nodes, so the time of one executed step is shared among its nodes by weight: heavy operators take nearly

@@ -23,7 +23,7 @@ Region = tuple[int, Target]
 def expected_at_other_sizes(
     database: CostDatabase, index: GraphIndex, unknown: Mapping[Region, CostKey]
 ) -> dict[Region, float]:
-    """Microseconds of regions by trusted fits through other sizes, less the error of the fit; others are left out.
+    """Microseconds of regions by trusted fits through other sizes; those without one are left out.
 
     Args:
         database: of the team.
@@ -39,7 +39,7 @@ def expected_at_other_sizes(
     found = {}
     for (nodes, target), key in unknown.items():
         known = points.get((structures[nodes], key.target, key.backend_version))
-        least_us = ShapeFit.of(known).least_us(work_of(index, nodes)) if known else None
-        if least_us is not None:
-            found[nodes, target] = least_us
+        expected_us = ShapeFit.of(known).expected_us(work_of(index, nodes)) if known else None
+        if expected_us is not None:
+            found[nodes, target] = expected_us
     return found

@@ -53,13 +53,11 @@ class ShapeFit:
             errors.append(abs((said or 0.0) - us) / us)
         return max(errors, default=None)
 
-    def least_us(self, work: float) -> float | None:
-        """Microseconds at some work, less the held-out error; None beyond the ends, or where the fit is not trusted."""
-        error = self.held_out_error
-        if error is None or not self.is_trusted or not self.points[0][0] <= work <= self.points[-1][0]:
+    def expected_us(self, work: float) -> float | None:
+        """Microseconds at some work; None beyond the ends, or where the fit is not trusted."""
+        if not self.is_trusted or not self.points[0][0] <= work <= self.points[-1][0]:
             return None
-        us = self.at(work)
-        return None if us is None else us * (1.0 - error)
+        return self.at(work)
 
     @property
     def is_trusted(self) -> bool:

@@ -33,22 +33,18 @@ def test_few_points_are_never_trusted(points: list[tuple[float, float]]) -> None
 
 
 @pytest.mark.parametrize("work", [0.0, 50.0, 400.0])
-def test_a_trusted_fit_says_the_least_less_its_error(work: float) -> None:
-    assert _LINE.least_us(work) == pytest.approx(work + 10.0)
-    off = ShapeFit.of([(0.0, 10.0), (100.0, 100.0), (400.0, 410.0)])
-    assert off.held_out_error == pytest.approx(0.1)
-    us = off.at(work)
-    assert us is not None and off.least_us(work) == pytest.approx(0.9 * us)
+def test_a_trusted_fit_is_expected_between_its_ends(work: float) -> None:
+    assert _LINE.expected_us(work) == pytest.approx(work + 10.0)
 
 
 @pytest.mark.parametrize("work", [-1.0, 401.0])
 def test_beyond_the_measured_sizes_nothing_is_expected(work: float) -> None:
-    assert _LINE.is_trusted and _LINE.least_us(work) is None
+    assert _LINE.is_trusted and _LINE.expected_us(work) is None
 
 
 def test_a_fit_that_is_not_trusted_expects_nothing() -> None:
-    assert _BEND.least_us(50.0) is None
-    assert ShapeFit.of([(0.0, 10.0), (100.0, 110.0)]).least_us(50.0) is None
+    assert _BEND.expected_us(50.0) is None
+    assert ShapeFit.of([(0.0, 10.0), (100.0, 110.0)]).expected_us(50.0) is None
 
 
 def test_of_several_points_at_one_work_the_fastest_counts() -> None:

@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 
 from collage.costs.estimates import Estimates
-from collage.events import ignore
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.cost import Cost, Infeasible, Measured
 from collage.partitioner.errors import OutOfTimeError
-from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.search.constraints import Budget, Constraints
 from collage.partitioner.search.task import Solution
-from collage.partitioner.search.transition import Transitions
 from collage.search.blocks import blocks
 from collage.search.corrections import NO_CORRECTIONS, Corrections
 from collage.search.lazy_search import WORTH_MEASURING, LazySearch
@@ -96,51 +93,6 @@ def test_many_slow_regions_outweigh_what_was_quick_elsewhere() -> None:
         estimates.learn_region(TARGETS[0], nodes, 130.0 * width + 30.0)
     assert estimates.bound_us(last, TARGETS[0]) > 1.8 * quick
     assert estimates.bound_us(0b11, TARGETS[0]) < 0.8 * estimates.bound_us(last, TARGETS[0])
-
-
-@pytest.mark.slow
-def test_what_other_sizes_say_spares_measurements() -> None:
-    """The plan that is returned rests on measurements all the same."""
-    world = World(48, 1)
-    candidates = world.candidates.candidates
-    blind = StatedCosts(world.truth, most=len(candidates))
-    best = world.search(blind).run(1, INFINITE).plans[0]
-    said = {}
-    for candidate in candidates:
-        cost = world.truth(candidate)
-        assert isinstance(cost, Measured)
-        said[candidate.nodes, candidate.target] = 0.95 * cost.latency_us
-    costs = StatedCosts(world.truth, most=len(candidates), at_other_sizes=said)
-    found = world.search(costs).run(1, INFINITE).plans[0]
-    assert len(costs.asked) < len(blind.asked) / 2
-    assert found.objective_us <= best.objective_us
-    assert {plain(partition) for partition in found.plan.partitions} <= costs.asked.keys()
-
-
-def test_a_region_that_is_slow_at_other_sizes_is_not_measured() -> None:
-    """Its profile is the fastest; without other sizes it would be measured first."""
-    model = chain(8)
-    fast, slow = TARGETS[:2]
-    candidates = [Candidate(model.index.all_nodes, target) for target in (fast, slow)]
-    whole, truth = candidates[0].nodes, {fast: 800.0, slow: 1000.0}
-    said = {(whole, slow): 900.0}
-    costs = StatedCosts(lambda c: Measured(truth[c.target]), most=1, at_other_sizes=said)
-    estimates = Estimates(model.index)
-    estimates.learn(fast, dict.fromkeys(range(8), 100.0))
-    estimates.learn(slow, dict.fromkeys(range(8), 50.0))
-    search = LazySearch(
-        model.index,
-        CandidateSet.build(model.index, candidates, {}),
-        costs,  # type: ignore[arg-type]
-        estimates,
-        Transitions(),
-        Constraints(),
-        None,
-        ignore,
-    )
-    assert search.run(1, INFINITE).plans[0].plan.partitions == (candidates[0],)
-    assert list(costs.asked) == [candidates[0]]
-    assert estimates.bound_us(whole, slow) == 900.0
 
 
 @pytest.mark.slow

@@ -7,12 +7,14 @@ Invariant: an expectation decides what to measure next. It is never a cost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.database import CostDatabase
 from collage.costs.shape_fit import ShapeFit
-from collage.costs.work import work_of
+from collage.costs.work import node_works
+from collage.partitioner.candidate import bits
 from collage.partitioner.graph.fingerprint import symbolic_fingerprint
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
@@ -36,10 +38,13 @@ def expected_at_other_sizes(
     targets = {key.target for key in unknown.values()}
     one = next(iter(unknown.values()))
     points = database.points_of(list(structures.values()), targets, one.hardware, one.protocol)
+    if not points:
+        return {}
+    works = node_works(index)
     found = {}
     for (nodes, target), key in unknown.items():
-        known = points.get((structures[nodes], key.target, key.backend_version))
-        expected_us = ShapeFit.of(known).expected_us(work_of(index, nodes)) if known else None
+        fit = ShapeFit.of(points.get((structures[nodes], key.target, key.backend_version), ()))
+        expected_us = fit.expected_us(math.fsum(works[i] for i in bits(nodes)))
         if expected_us is not None:
             found[nodes, target] = expected_us
     return found

@@ -23,6 +23,11 @@ def work_of(index: GraphIndex, nodes: int | None = None) -> float:
     return math.fsum(_work(index, node) for node in members)
 
 
+def node_works(index: GraphIndex) -> list[float]:
+    """The work of each node; of many regions, sums of these (`math.fsum`) are quicker than `work_of`."""
+    return [_work(index, node) for node in index.nodes]
+
+
 def _work(index: GraphIndex, node: NodeInfo) -> float:
     values = [index.values[name] for name in (*node.used, *node.outputs) if name]
     moved = sum(spec.size_bytes for spec in values)

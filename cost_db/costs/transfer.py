@@ -76,7 +76,8 @@ def read_line(line: str | bytes) -> CostRow:
     values = read_json("the line", line, 4 * LINE_LIMIT)
     if not isinstance(values, dict):
         raise BadInputError("not a JSON object")
-    values = dict.fromkeys(_OPTIONAL) | values
+    for name in _OPTIONAL:
+        values.setdefault(name, None)
     if odd := sorted(values.keys() ^ _TYPES.keys()):
         raise BadInputError(f"fields missing or unknown: {', '.join(odd)[:200]}")
     for name, types in _TYPES.items():

@@ -108,6 +108,10 @@ class CountedCosts:
     def recall(self, candidates: Iterable[Candidate]) -> None:
         """No cost of this model is known."""
 
+    def expected_us(self, candidates: Iterable[Candidate]) -> dict[tuple[int, Target], float]:
+        """Nothing is known of other sizes."""
+        return {}
+
     def measure(
         self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
     ) -> None:

@@ -6,7 +6,7 @@ committed when `store` returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collage.cost_db import schema
 from collage.cost_db.connections import Connections
@@ -58,6 +58,22 @@ class CostDatabase:
     def look_up(self, digests: Sequence[str]) -> dict[str, CostRow]:
         """The known costs among these keys."""
         return self.connections.read(lambda connection: lookups.look_up(connection, digests))
+
+    def points_of(
+        self, structures: Sequence[str], targets: Collection[str], hardware: str, protocol: str
+    ) -> dict[tuple[str, str, str], list[tuple[float, float]]]:
+        """Work and microseconds of what was measured of sub-graphs that are alike but for their sizes.
+
+        Args:
+            structures: symbolic fingerprints.
+            targets: canonical texts.
+
+        Returns:
+            By structure, target and version of the backend.
+        """
+        return self.connections.read(
+            lambda connection: lookups.points_of(connection, structures, targets, hardware, protocol)
+        )
 
     def claim(self, keys: Iterable[CostKey | str], owner: str, lease_s: float) -> Claims:
         """Claim what is neither known nor being measured.

@@ -1,6 +1,7 @@
 """The tables, as the newest migration leaves them.
 
-costs             one row for a cost key; never changed, only stored, replaced or deleted
+costs             one row for a cost key; never changed, only stored, replaced or deleted; `structure` and `work`
+                  relate a sub-graph to the same one at other sizes
 cost_operators    which operator types a cost's sub-graph has, to filter by
 regions           what a cost's sub-graph is, for people: operators, class of shapes, data type
 atlas_cells       a summary of costs: who is fast at what; made again from costs at any time
@@ -30,7 +31,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 
-SCHEMA_REVISION = "0006"
+SCHEMA_REVISION = "0007"
 VERSION_TABLE = "collage_schema"  # not Alembic's default: Optuna's tables may share the database
 
 metadata = sa.MetaData(
@@ -88,6 +89,8 @@ costs = sa.Table(
     sa.Column("model_sha256", sa.String(64)),
     sa.Column("versions", sa.JSON, nullable=False),
     sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("structure", sa.String(64)),
+    sa.Column("work", sa.Double),
     sa.CheckConstraint(
         "(outcome = 'measured' AND latency_us > 0) OR (outcome = 'infeasible' AND latency_us IS NULL)",
         name="outcome",
@@ -102,6 +105,7 @@ costs = sa.Table(
     sa.Index(None, "model_sha256", "created_at", "digest"),
     sa.Index(None, "outcome", "created_at", "digest"),
     sa.Index(None, "sub_graph"),
+    sa.Index(None, "structure", "target"),
 )
 
 cost_operators = sa.Table(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.row import CostRow
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.cost import Cost
+from collage.partitioner.target import Target
 
 
 class CostSource(Protocol):
@@ -25,6 +26,9 @@ class CostSource(Protocol):
 
     def recall(self, candidates: Iterable[Candidate]) -> None:
         """Look up what is stored of these candidates."""
+
+    def expected_us(self, candidates: Iterable[Candidate]) -> Mapping[tuple[int, Target], float]:
+        """What some of those that are unknown may take, by the same regions at other sizes; never a cost."""
 
     def measure(
         self,

@@ -1,4 +1,4 @@
-"""Optimistic estimates of what was not measured, from profiles of what was.
+"""Optimistic estimates of what was not measured, from profiles of what was; what other sizes say where they are known.
 
 Terms: a *profile* says what each node takes inside a region that ran on a target. A runtime fuses
 nodes, so the time of one executed step is shared among its nodes by weight: heavy operators take nearly
@@ -67,7 +67,8 @@ class Estimates:
     """Per target what each node takes in context, and from that what a region may take.
 
     An estimate is the sum of the region's nodes, plus a call and the values at its border. How far both
-    are off on a target is learned as regions are measured (`collage.costs.region_ratios`).
+    are off on a target is learned as regions are measured (`collage.costs.region_ratios`). Where the same
+    region was measured at other sizes, these say it instead (`collage.costs.other_sizes`).
     """
 
     def __init__(self, index: GraphIndex) -> None:
@@ -76,6 +77,7 @@ class Estimates:
         self._ratios: dict[Target, RegionRatios] = {}
         self._moving: dict[int, float] = {}
         self._guessed: set[Target] = set()
+        self._at_other_sizes: dict[tuple[int, Target], float] = {}
 
     def spread(self, target: Target, latency_us: float) -> None:
         """Share the whole graph's latency on a target without a profiler among the nodes.
@@ -115,6 +117,10 @@ class Estimates:
         elif nodes != self._index.all_nodes:
             self._of(target).add(np.array(bits(nodes)), self._border_us(nodes), latency_us)
 
+    def expect(self, expected_us: Mapping[tuple[int, Target], float]) -> None:
+        """Add what regions may take by the same ones at other sizes."""
+        self._at_other_sizes.update(expected_us)
+
     def times_us(self, target: Target) -> Mapping[int, float] | None:
         """Per node its time in context; None where the target did not run the whole graph."""
         times = self._times.get(target, {})
@@ -127,6 +133,8 @@ class Estimates:
 
     def bound_us(self, nodes: int, target: Target) -> float:
         """An optimistic estimate of a region's latency."""
+        if (nodes, target) in self._at_other_sizes:
+            return max(self._at_other_sizes[nodes, target], _LEAST_US)
         expected_us = self._of(target).expected_us(np.array(bits(nodes)), self._border_us(nodes))
         return max(expected_us, _LEAST_US)
 

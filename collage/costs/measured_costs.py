@@ -32,7 +32,9 @@ from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import StaleFenceError
 from collage.costs.estimates import node_times_us
 from collage.costs.leases import LEASE_S, new_owner, renewed, wait_a_little
+from collage.costs.other_sizes import expected_at_other_sizes
 from collage.costs.region_facts import facts_of
+from collage.costs.work import work_of
 from collage.events import Event, Listener
 from collage.model.preparation import preparation_key
 from collage.model.reference import Reference
@@ -40,7 +42,7 @@ from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.cost import Cost, Infeasible, Measured, Unknown
 from collage.partitioner.errors import OutOfTimeError
-from collage.partitioner.graph.fingerprint import fingerprint
+from collage.partitioner.graph.fingerprint import fingerprint, symbolic_fingerprint
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.runner import Runner
@@ -142,6 +144,12 @@ class MeasuredCosts:
         """Look up what the database knows about these candidates."""
         digests = {self.key(c).digest for c in candidates} - self._rows.keys()
         self._remember(self._database.look_up(sorted(digests)))
+
+    def expected_us(self, candidates: Iterable[Candidate]) -> dict[tuple[int, Target], float]:
+        """Microseconds that some of those that are unknown may take, by the same regions at other sizes."""
+        keys = {(c.nodes, c.target): self.key(c) for c in candidates}
+        unknown = {region: key for region, key in keys.items() if key.digest not in self._rows}
+        return expected_at_other_sizes(self._database, self._model.index, unknown)
 
     def measure(
         self,
@@ -273,6 +281,8 @@ class MeasuredCosts:
             hardware_description=asdict(self._runner.hardware),
             op_types=" ".join(sorted({node.op for node in nodes})),
             node_count=len(nodes),
+            structure=symbolic_fingerprint(self._model.index, candidate.nodes),
+            work=work_of(self._model.index, candidate.nodes),
             model_sha256=self._model.sha256,
             versions={
                 **measurement.versions,

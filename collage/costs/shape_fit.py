@@ -53,6 +53,12 @@ class ShapeFit:
             errors.append(abs((said or 0.0) - us) / us)
         return max(errors, default=None)
 
+    def expected_us(self, work: float) -> float | None:
+        """Microseconds at some work; None beyond the ends, or where the fit is not trusted."""
+        if not self.is_trusted or not self.points[0][0] <= work <= self.points[-1][0]:
+            return None
+        return self.at(work)
+
     @property
     def is_trusted(self) -> bool:
         """Whether it was checked, and errs little."""

@@ -161,7 +161,7 @@ def reasons(
         elif "at_least_us" in other:
             least = f"; moved there, the whole is reckoned at no less than {_change(other['moved_us'])}"
             lines.append(
-                f"{other['target']}: never measured here; its profile promises no better than "
+                f"{other['target']}: never measured here; estimates promise no better than "
                 f"{_ms(other['at_least_us'])}" + (least if "moved_us" in other else "")
             )
     return lines if others else [*lines, "no other target was given"]

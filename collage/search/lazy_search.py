@@ -335,9 +335,9 @@ class LazySearch:
     def _recall(self) -> None:
         """Take in what the team knows already, so that a model tuned before needs nothing new."""
         self._costs.recall(self.candidates.candidates)
+        self._estimates.expect(self._costs.expected_us(self.candidates.candidates))
         self._plausible.clear()
-        for candidate in self.candidates.candidates:
-            self._learn(candidate)
+        list(map(self._learn, self.candidates.candidates))
 
     def _learn(self, candidate: Candidate) -> None:
         cost = self._costs.cost(candidate)

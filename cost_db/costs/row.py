@@ -3,6 +3,8 @@
 Invariants of a row that `check` accepts: the digest is that of its key; a measured row has a positive
 latency, raw samples and no reason; an infeasible row has a reason and no latency; operator types are
 sorted, each once; the time has a time zone.
+
+A *structure* is the fingerprint of a sub-graph without the sizes of its values. It is no part of the key.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ _KEY_LIMITS = {
     "protocol": 2_000,
 }
 _REASON_LIMIT = 4_000
-_NOT_NEGATIVE = ("latency_us", "spread_us", "error", "compile_s", "peak_memory_bytes", "yardstick_us")
+_NOT_NEGATIVE = (
+    *("latency_us", "spread_us", "error", "compile_s", "peak_memory_bytes", "yardstick_us"),
+    "work",
+)
 
 
 def now() -> datetime:
@@ -73,6 +78,9 @@ class CostRow:
     # other versions worth knowing (driver, Python, onnx …)
     versions: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime = field(default_factory=now)  # when it was measured, with time zone
+    # symbolic fingerprint of the sub-graph; None in rows from before there was one
+    structure: str | None = None
+    work: float | None = None  # of the sub-graph at its sizes (`collage.costs.work`); None likewise
 
     def __post_init__(self) -> None:
         if self.reason is not None:
@@ -111,9 +119,9 @@ class CostRow:
         plain("host", self.host, 255)
         words = plain("op_types", self.op_types, 100_000).split(" ") if self.op_types else []
         _require(words == sorted(set(words)), "op_types are not sorted, each once, one space between")
-        _require(
-            self.model_sha256 is None or _SHA256.match(self.model_sha256), "model_sha256 is no SHA-256"
-        )
+        for name in ("model_sha256", "structure"):
+            value = getattr(self, name)
+            _require(value is None or _SHA256.match(value), f"{name} is no SHA-256")
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
             sound = value is None or (math.isfinite(value) and value >= 0)

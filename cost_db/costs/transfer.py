@@ -1,7 +1,7 @@
 """Costs as JSON lines, out and in: one object a line with the fields of `CostRow`.
 
-Invariant: only a line that an export could have written is imported. A bad line is refused with its
-number and the reason, and the others are imported all the same.
+Invariant: only a line that an export could have written is imported; one from before a field was there
+lacks it. A bad line is refused with its number and the reason, and the others are imported all the same.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
         ("digest", "sub_graph", "target", "backend_version", "hardware", "protocol"), _TEXT
     ),
     **dict.fromkeys(("outcome", "host", "op_types", "created_at"), _TEXT),
-    **dict.fromkeys(("reason", "model_sha256"), (str, type(None))),
+    **dict.fromkeys(("reason", "model_sha256", "structure"), (str, type(None))),
     **dict.fromkeys(
-        ("latency_us", "spread_us", "error", "compile_s", "yardstick_us"), (*_NUMBER, type(None))
+        ("latency_us", "spread_us", "error", "compile_s", "yardstick_us", "work"),
+        (*_NUMBER, type(None)),
     ),
     "samples_us": (list,),
     "node_times_us": (list,),
@@ -37,6 +38,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "hardware_description": (dict,),
     "versions": (dict,),
 }
+# Lines lack these where the row has none, so that older programs read them.
+_OPTIONAL = {"structure", "work"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,10 @@ class ImportResult:
 
 def write_line(row: CostRow) -> str:
     """A row as one line, without the line's end."""
-    fields_of_row = {**asdict(row), "created_at": row.created_at.isoformat()}
+    fields_of_row = {
+        name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL
+    }
+    fields_of_row["created_at"] = row.created_at.isoformat()
     return json.dumps(fields_of_row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -70,6 +76,8 @@ def read_line(line: str | bytes) -> CostRow:
     values = read_json("the line", line, 4 * LINE_LIMIT)
     if not isinstance(values, dict):
         raise BadInputError("not a JSON object")
+    for name in _OPTIONAL:
+        values.setdefault(name, None)
     if odd := sorted(values.keys() ^ _TYPES.keys()):
         raise BadInputError(f"fields missing or unknown: {', '.join(odd)[:200]}")
     for name, types in _TYPES.items():

@@ -13,6 +13,10 @@ have two; the price is one more measurement.)
 A constant counts by value when it has at most `SMALL` elements (scales, bounds) or holds int64, bool or
 text (shapes, axes). Biases and weights count by type and shape, so that blocks of a trained model are
 alike.
+
+A *symbolic* fingerprint leaves sizes out: values count by type and rank, and so do constants that may follow
+a size (a new shape, the bounds of a slice, positions, masks). Operators, attributes, wiring and the shapes of
+weights count all the same. It is coarse: a `Reshape` to a constant shape does not say how many heads it makes.
 """
 
 from __future__ import annotations
@@ -29,16 +33,25 @@ from collage.partitioner.graph.graph_index import GraphIndex
 SMALL = 8
 
 _BY_VALUE = frozenset({"int64", "bool", "object"})
+# Inputs of operators that hold sizes of values.
+_SIZES = {
+    **dict.fromkeys(("Reshape", "Expand", "Tile", "Pad", "Split", "TopK"), (1,)),
+    "ConstantOfShape": (0,),
+    "Resize": (3,),
+    "Slice": (1, 2),
+}
 _EVERYWHERE = -1
 _TRIED = 16  # of more sinks that look alike than this, the order is taken as it comes
 
 
 def fingerprint(index: GraphIndex, nodes: int) -> str:
     """The fingerprint of a set of nodes (bitset), as 64 hexadecimal digits."""
-    fingerprints = _KNOWN.get(index)
-    if fingerprints is None:
-        fingerprints = _KNOWN.setdefault(index, _Fingerprints(index))
-    return fingerprints.of(nodes)
+    return _known(index, symbolic=False).of(nodes)
+
+
+def symbolic_fingerprint(index: GraphIndex, nodes: int) -> str:
+    """The symbolic fingerprint of a set of nodes (bitset), as 64 hexadecimal digits."""
+    return _known(index, symbolic=True).of(nodes)
 
 
 @dataclass
@@ -63,9 +76,9 @@ class _Walk:
 class _Fingerprints:
     """Fingerprints of one graph's sub-graphs; it does not keep the graph."""
 
-    def __init__(self, index: GraphIndex) -> None:
+    def __init__(self, index: GraphIndex, symbolic: bool) -> None:
         number: dict[str, int] = {}
-        self._labels = [_label(index, i) for i in range(len(index.nodes))]
+        self._labels = [_label(index, i, symbolic) for i in range(len(index.nodes))]
         # Per node and wired input slot: (producer or -1, output slot of it, number of the value).
         self._slots: list[tuple[tuple[int, int, int], ...]] = []
         # Per node and output slot: the nodes that read it; every node when the model returns it.
@@ -73,7 +86,8 @@ class _Fingerprints:
         made: dict[str, tuple[int, int]] = {}
         returned = frozenset(index.outputs)
         for node in index.nodes:
-            names = [n for n in (*node.inputs, *node.captured) if n and not _by_value(index, n)]
+            used = (*node.inputs, *node.captured)
+            names = [n for n in used if n and not _is_told(index, n, symbolic)]
             self._slots.append(
                 tuple((*made.get(n, (-1, 0)), number.setdefault(n, len(number))) for n in names)
             )
@@ -177,7 +191,14 @@ def _digest(*content: object) -> bytes:
     return hashlib.sha256(canonical_bytes(content)).digest()
 
 
-_KNOWN: WeakKeyDictionary[GraphIndex, _Fingerprints] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[GraphIndex, dict[bool, _Fingerprints]] = WeakKeyDictionary()
+
+
+def _known(index: GraphIndex, symbolic: bool) -> _Fingerprints:
+    known = _KNOWN.setdefault(index, {})
+    if symbolic not in known:
+        known.setdefault(symbolic, _Fingerprints(index, symbolic))
+    return known[symbolic]
 
 
 def _by_value(index: GraphIndex, name: str) -> bool:
@@ -188,29 +209,48 @@ def _by_value(index: GraphIndex, name: str) -> bool:
     return value.size <= SMALL or value.dtype.name in _BY_VALUE
 
 
-def _label(index: GraphIndex, i: int) -> bytes:
+def _may_follow(index: GraphIndex, name: str, holds_sizes: bool) -> bool:
+    """True when a value is a constant that may be another one at another size."""
+    if name not in index.constants or index.values[name].dtype not in _BY_VALUE:
+        return False
+    value = index.constant_values.get(name)
+    return holds_sizes or value is None or value.size > SMALL
+
+
+def _is_told(index: GraphIndex, name: str, symbolic: bool) -> bool:
+    """True when labels of readers say all of a value, so that it is not wired."""
+    return _by_value(index, name) or (symbolic and _may_follow(index, name, holds_sizes=False))
+
+
+def _label(index: GraphIndex, i: int, symbolic: bool) -> bytes:
     """A digest of all that a node is, but for where its inputs come from."""
     node = index.nodes[i]
+    sizes = _SIZES.get(node.op, ()) if symbolic else ()
     return _digest(
         node.domain,
         node.op_type,
         node.opset,
         node.attributes,
         node.body_digest,
-        [_input_label(index, name) for name in node.inputs],
-        [_input_label(index, name) for name in node.captured],
-        [_type(index, name) if name else "absent" for name in node.outputs],
+        [_input_label(index, n, symbolic, slot in sizes) for slot, n in enumerate(node.inputs)],
+        [_input_label(index, name, symbolic) for name in node.captured],
+        [_type(index, name, symbolic) if name else "absent" for name in node.outputs],
     )
 
 
-def _input_label(index: GraphIndex, name: str) -> object:
+def _input_label(index: GraphIndex, name: str, symbolic: bool, holds_sizes: bool = False) -> object:
     if not name:
         return "absent"
+    if symbolic and _may_follow(index, name, holds_sizes):
+        return ("sizes", _type(index, name, symbolic))
     if _by_value(index, name):
         return ("value", index.constant_values[name])
-    return ("constant" if name in index.constants else "wired", _type(index, name))
+    if name in index.constants:
+        return ("constant", _type(index, name))
+    return ("wired", _type(index, name, symbolic))
 
 
-def _type(index: GraphIndex, name: str) -> object:
+def _type(index: GraphIndex, name: str, symbolic: bool = False) -> object:
+    """The type and the shape of a value, or its rank."""
     spec = index.values[name]
-    return (spec.dtype, spec.shape)
+    return (spec.dtype, len(spec.shape) if symbolic and spec.shape is not None else spec.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from collage.costs.estimates import Estimates
 from collage.events import ignore
@@ -26,9 +26,15 @@ FREE = Constraints()
 class StatedCosts:
     """Stated costs, given only on request, up to a limit."""
 
-    def __init__(self, truth: Callable[[Candidate], Cost], most: int) -> None:
+    def __init__(
+        self,
+        truth: Callable[[Candidate], Cost],
+        most: int,
+        at_other_sizes: Mapping[tuple[int, Target], float] | None = None,
+    ) -> None:
         self._truth = truth
         self._most = most
+        self._at_other_sizes = at_other_sizes or {}
         self.asked: dict[Candidate, Cost] = {}
 
     def cost(self, candidate: Candidate) -> Cost:
@@ -36,6 +42,9 @@ class StatedCosts:
 
     def recall(self, candidates: Iterable[Candidate]) -> None:
         pass
+
+    def expected_us(self, candidates: Iterable[Candidate]) -> Mapping[tuple[int, Target], float]:
+        return self._at_other_sizes
 
     def measure(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 from collage.cost_db.costs.observations import Gain, Observation, ObservationStore
@@ -16,6 +17,7 @@ from tests.cost_db.builders import START, infeasible, key, measured, store_all
 from tests.postgres import Postgres
 
 COSTS = (infeasible(3, created_at=measured(3).created_at), measured(2), measured(1))  # newest first
+SIZED = tuple(replace(row, structure="ab" * 32, work=0.1 + 0.2) for row in COSTS)
 CLAIMED = key(4)
 BLOB = "ef" * 32
 TUNING = TuningRecord("cd" * 32, "hardware-a", 150.0, "{}", {"latency_us": 0.1 + 0.2}, START)
@@ -29,7 +31,7 @@ GAIN = Gain("hardware-a", "cd" * 32, "mnn, openvino", 0.1, 0.02, ("mnn",), START
 def fill(url: str) -> None:
     """Write rows into every table, by the program itself."""
     database = CostDatabase(url)
-    store_all(database, *COSTS)
+    store_all(database, *SIZED)
     database.claim([CLAIMED], "dead owner", 0.0)
     TuningStore(database).keep(TUNING)
     ObservationStore(database.connections).keep([OBSERVATION])

@@ -27,19 +27,21 @@ from collage.partitioner.target import Target
 from collage.runner import Runner
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
-g (float[8] x) => (float[8] y) { a = Relu(x)  y = Exp(a) }"""
+g (float[SIZE] x) => (float[SIZE] y) { a = Relu(x)  y = Exp(a) }"""
 TARGET = Target.parse("null -latency_us=5")
 
 
 class StatedRunner(Runner):
     """Measures what somebody stated, cut short where a limit is below a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, latency_us: float = 5.0) -> None:
+        self.latency_us = latency_us
         self.limits_s: list[float | None] = []
 
     def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
         self.limits_s.append(request.limit_s)
-        return Measurement(Measured(5.0), (5.0,), error=0.0, cut_short=(request.limit_s or 1.0) < 1.0)
+        us, cut_short = self.latency_us, (request.limit_s or 1.0) < 1.0
+        return Measurement(Measured(us), (us,), error=0.0, cut_short=cut_short)
 
 
 class Tuner:
@@ -72,9 +74,14 @@ def database(tmp_path: Path) -> Iterator[CostDatabase]:
 
 @pytest.fixture
 def tuner(tmp_path: Path, database: CostDatabase) -> Callable[[str], Tuner]:
-    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
-    model = Model.open(normalize(tmp_path / "model.onnx", tmp_path / "normalized", {}).path)
+    model = _model(tmp_path, 8)
     return lambda name: Tuner(model, tmp_path / name, database)
+
+
+def _model(folder: Path, size: int) -> Model:
+    path = folder / f"{size}.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT.replace("SIZE", str(size))), path)
+    return Model.open(normalize(path, folder / f"normalized {size}", {}).path)
 
 
 @pytest.mark.slow
@@ -123,6 +130,26 @@ def test_a_measurement_cut_short_is_for_its_own_run_only(
     assert patient.runner.limits_s == [60.0] and digest in database.look_up([digest])
     later.costs.measure([later.whole])
     assert not later.runner.limits_s and later.costs.counts.from_cache == 1
+
+
+def test_costs_at_other_sizes_are_expected_and_never_taken_for_costs(
+    tmp_path: Path, database: CostDatabase
+) -> None:
+    at = {
+        size: Tuner(_model(tmp_path, size), tmp_path / str(size), database) for size in (8, 16, 24, 32)
+    }
+    asked = at.pop(24)
+    region = asked.whole.nodes, TARGET
+    for size, tuner in at.items():
+        assert asked.costs.expected_us([asked.whole]) == {}
+        tuner.runner.latency_us = 100.0 + size
+        tuner.costs.measure([tuner.whole])
+    assert asked.costs.expected_us([asked.whole]) == pytest.approx({region: 124.0})
+    assert isinstance(asked.costs.cost(asked.whole), Unknown)
+    assert asked.costs.row(asked.whole) is None and not asked.runner.limits_s
+    asked.costs.measure([asked.whole])
+    assert asked.costs.cost(asked.whole) == Measured(5.0, 0.0, 1)
+    assert asked.costs.expected_us([asked.whole]) == {}
 
 
 @pytest.mark.parametrize(

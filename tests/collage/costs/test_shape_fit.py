@@ -32,6 +32,21 @@ def test_few_points_are_never_trusted(points: list[tuple[float, float]]) -> None
     assert (fit.at(1.5) is None) == (len(points) < 2)
 
 
+@pytest.mark.parametrize("work", [0.0, 50.0, 400.0])
+def test_a_trusted_fit_is_expected_between_its_ends(work: float) -> None:
+    assert _LINE.expected_us(work) == pytest.approx(work + 10.0)
+
+
+@pytest.mark.parametrize("work", [-1.0, 401.0])
+def test_beyond_the_measured_sizes_nothing_is_expected(work: float) -> None:
+    assert _LINE.is_trusted and _LINE.expected_us(work) is None
+
+
+def test_a_fit_that_is_not_trusted_expects_nothing() -> None:
+    assert _BEND.expected_us(50.0) is None
+    assert ShapeFit.of([(0.0, 10.0), (100.0, 110.0)]).expected_us(50.0) is None
+
+
 def test_of_several_points_at_one_work_the_fastest_counts() -> None:
     assert ShapeFit.of([(1.0, 5.0), (1.0, 3.0)]).points == ((1.0, 3.0),)
 
@@ -59,6 +74,15 @@ def test_multiply_adds_grow_with_the_rows(body: str, factor: int) -> None:
     more = work(11) - work(1)
     assert more >= 10 * factor / 20.0
     assert work(21) - work(11) == pytest.approx(more)
+
+
+def test_the_work_of_parts_adds_up() -> None:
+    index = text_model(
+        "g (float[64] x) => (float[64] y) { a = Relu(x)  b = Exp(a)  y = Add(a, b) }"
+    ).index
+    parts = [work_of(index, 1 << i) for i in range(3)]
+    assert all(part > 0 for part in parts) and work_of(index, 0b011) == parts[0] + parts[1]
+    assert work_of(index) == pytest.approx(sum(parts))
 
 
 def test_unknown_shapes_count_nothing() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from collage.cost_db.costs.lookups import points_statement
 from collage.cost_db.costs.queries import CostFilter, page_statement
 from collage.cost_db.costs.row_mapping import select_rows
 from collage.cost_db.database import CostDatabase
@@ -23,13 +24,13 @@ ROWS = 200_000
 _FILL = """
 INSERT INTO costs (digest, sub_graph, target, backend, backend_version, hardware, protocol, outcome,
     latency_us, samples_us, node_times_us, host, op_types, node_count, model_sha256, versions,
-    created_at)
+    created_at, structure, work)
 SELECT {digest}, 'sub-graph ' || n, 'backend' || (n % 4) || ' -threads=' || (n % 40),
     'backend' || (n % 4), 'version ' || (n % 20), 'hardware ' || (n % 100), '1',
     CASE WHEN n % 1000 = 0 THEN 'infeasible' ELSE 'measured' END,
     CASE WHEN n % 1000 = 0 THEN NULL ELSE 1.5 END, '[1.5]', '[]', 'host ' || (n % 10),
     CASE WHEN n % 10 = 7 THEN 'Op' || (n % 200) || ' Relu' ELSE 'Op' || (n % 200) END,
-    2, 'model ' || (n % 500), '{{}}', {moment}
+    2, 'model ' || (n % 500), '{{}}', {moment}, {digest}, n
 FROM {numbers}
 """
 _OPERATORS = """
@@ -121,6 +122,15 @@ def test_a_look_up_of_a_thousand_keys_uses_the_index(many: CostDatabase) -> None
     assert len(digests) == 1_000
     _assert_indexed(_plan(many, select_rows().where(costs.c.digest.in_(digests))))
     assert len(many.look_up(digests)) == 1_000
+
+
+@pytest.mark.slow
+def test_other_sizes_of_a_thousand_structures_use_the_index(many: CostDatabase) -> None:
+    page = many.query(CostFilter(hardware="hardware 3", target="backend3 -threads=23"), limit=1_000)
+    structures = [row.structure or "" for row in page.items]
+    wanted = structures, ["backend3 -threads=23"], "hardware 3", "1"
+    assert len(structures) == 1_000 and len(many.points_of(*wanted)) == 1_000
+    _assert_indexed(_plan(many, points_statement(*wanted)))
 
 
 @pytest.mark.slow

@@ -34,6 +34,16 @@ def test_an_export_imported_elsewhere_is_the_same_rows(database: CostDatabase, t
     other.close()
 
 
+def test_lines_tell_structure_and_work_only_where_they_are_known() -> None:
+    """Lines from before these fields are accepted, and older programs accept lines without them."""
+    sized = measured(1, structure="ab" * 32, work=0.1 + 0.2)
+    assert read_line(write_line(sized)) == sized
+    written = json.loads(write_line(measured(1)))
+    assert not written.keys() & {"structure", "work"}
+    assert read_line(json.dumps(written)) == measured(1)
+    assert read_line(_changed(structure=None, work=None)) == measured()
+
+
 def test_an_export_obeys_its_filter(database: CostDatabase) -> None:
     store_all(database, measured(1), infeasible(2))
     (text,) = database.export_lines(CostFilter(outcome="infeasible"))
@@ -102,6 +112,8 @@ def test_odd_lines_are_refused_with_the_reason(line: str, problem: str) -> None:
         ({"created_at": (now() + timedelta(days=3)).isoformat()}, "created_at is in the future"),
         ({"target": "onnxruntime"}, "digest is not that of its key"),
         ({"host": "a\0"}, "host has a character"),
+        ({"structure": "ab"}, "structure is no SHA-256"),
+        ({"work": "1"}, "work has the wrong type"),
     ],
 )
 def test_changed_fields_are_refused_with_the_reason(changes: dict[str, Any], problem: str) -> None:
@@ -117,7 +129,7 @@ def test_any_text_is_refused_and_nothing_else_happens(text: str) -> None:
 
 @pytest.mark.slow
 @given(
-    st.sampled_from(sorted(json.loads(write_line(measured())))),
+    st.sampled_from([*sorted(json.loads(write_line(measured()))), "structure", "work"]),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -218,7 +218,7 @@ def _shape(given: Any, port: Port, most_rows: int | None) -> tuple[int, ...]:
     fits = len(given) == len(wanted) and all(
         0 < size <= most_rows
         if fewer and i == 0 and most_rows is not None
-        else size > 0
+        else size >= 0  # a decoder's past may be empty; the model's session knows its range
         if want is None
         else size == want
         for i, (size, want) in enumerate(zip(given, wanted, strict=True))
@@ -261,7 +261,8 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
         found = _converted(found, dtype, where)
     if found.size != math.prod(shape):
         raise bad(f"{where} of shape {list(shape)} needs {math.prod(shape)} values, not {found.size}")
-    if nested > 1 and found.ndim > 1 and found.shape != shape:
+    # Empty lists do not tell how deep a tensor of no values is.
+    if found.size and nested > 1 and found.ndim > 1 and found.shape != shape:
         raise bad(
             f"{where} of shape {list(shape)} has data of shape {list(found.shape)}; nest it so, or not"
         )

@@ -46,7 +46,8 @@ class Parts:
         sizes = self._sizes([array for _, array in given])
         extent = math.prod(sizes[name] for name in self._dims)
         chosen = next(c for c in self._classes if c["up_to"] is None or extent <= c["up_to"])
-        values = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in given}
+        # OpenVINO takes no memory that is read-only.
+        values = {name: np.require(array, requirements="CAW") for name, array in given}
         values |= self._constants
         taken = list(values.values())
         for position in chosen["partitions"]:

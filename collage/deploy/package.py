@@ -236,7 +236,9 @@ def _unlike_packages(spec: TensorSpec, is_free: bool) -> str | None:
 
 def _plain(parts: Packed, place: Path, at_once: Instances) -> dict[str, Any]:
     """The variant of the whole model on ONNX Runtime."""
-    made = [spec for spec in parts.outputs if spec.name not in parts.constants]
+    # An output that is an input has its array already.
+    there = {*parts.constants, *(spec.name for spec in parts.inputs)}
+    made = [spec for spec in parts.outputs if spec.name not in there]
     entries = {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"}
     whole = {
         "runtime": _ORT,

@@ -47,7 +47,7 @@ class Parts:
         extent = math.prod(sizes[name] for name in self._dims)
         chosen = next(c for c in self._classes if c["up_to"] is None or extent <= c["up_to"])
         # OpenVINO takes no memory that is read-only.
-        values = {name: np.require(array, requirements="CAW") for name, array in given}
+        values = {name: np.require(array, requirements=["C", "A", "W"]) for name, array in given}
         values |= self._constants
         taken = list(values.values())
         for position in chosen["partitions"]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,3 +127,26 @@ def test_users_own_file_is_a_model_with_free_dimensions(tmp_path: Path) -> None:
 def test_word_that_is_neither_name_nor_file_is_refused(word: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="neither a file"):
         models.name_or_file(word)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "module",
+    [
+        "load_time",
+        "deployment.cached_load",
+        "deployment.package_latency",
+        "concurrency.__main__",
+        "throughput.__main__",
+        "throughput.rows",
+        "shapes.__main__",
+    ],
+)
+def test_unknown_model_is_told_with_those_that_there_are(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "nothing"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"benchmarks.{module}").main()
+    said = capsys.readouterr().err
+    assert "nothing" in said and "ppocr_rec" in said

@@ -369,6 +369,10 @@ def _put(new: Path, folder: Path, gone: Sequence[str]) -> None:
         for name in gone:
             if ".." not in Path(name).parts:
                 (folder / name).unlink(missing_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise BadInputError(
+            f"{folder} cannot be written to: {error}; make room there, or give another folder"
+        ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -207,7 +207,15 @@ def _tensor(content: Mapping[str, Any], port: Port, tail: _Tail, most_rows: int 
     if port.datatype == "BOOL" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise bad(f"{where}: each byte of BOOL must be 0 or 1")
     # Of the machine's own byte order, and writable as other arrays are.
-    return np.frombuffer(data, dtype).astype(NUMPY[port.datatype]).reshape(shape)
+    return _shaped(np.frombuffer(data, dtype).astype(NUMPY[port.datatype]), shape, where)
+
+
+def _shaped(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Values, of which there are as many as a shape has; beside a size of 0 others may be beyond all bounds."""
+    try:
+        return values.reshape(shape)
+    except ValueError:
+        raise bad(f"{where}: no tensor has shape {list(shape)}; give smaller sizes") from None
 
 
 def _shape(given: Any, port: Port, most_rows: int | None) -> tuple[int, ...]:
@@ -241,6 +249,11 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
         flat = _flattened(data)
         if not all(isinstance(text, str) for text in flat):
             raise bad(f"{where}: values of BYTES must be text")
+        try:
+            for text in flat:
+                text.encode()
+        except UnicodeEncodeError:
+            raise bad(f"{where}: a value of BYTES has half of a character") from None
         found = np.empty(len(flat), object)
         found[:] = flat
         nested = _depth(data)
@@ -266,7 +279,7 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
         raise bad(
             f"{where} of shape {list(shape)} has data of shape {list(found.shape)}; nest it so, or not"
         )
-    return found.reshape(shape)
+    return _shaped(found, shape, where)
 
 
 def _integers(data: list[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
@@ -334,7 +347,7 @@ def _texts(data: memoryview, shape: tuple[int, ...], where: str) -> np.ndarray:
         raise bad(f"{where} of shape {list(shape)} needs {math.prod(shape)} values, not {len(texts)}")
     found = np.empty(len(texts), object)
     found[:] = texts
-    return found.reshape(shape)
+    return _shaped(found, shape, where)
 
 
 __all__ = ["InferenceRequest", "RequestError", "Wanted", "read_request"]

@@ -190,6 +190,8 @@ def test_text_is_read_with_lengths() -> None:
             read(wrong)
     with pytest.raises(RequestError, match="must be text"):
         _one(port, {"shape": [2], "data": ["ab", 3]})
+    with pytest.raises(RequestError, match="'t': a value of BYTES has half of a character"):
+        _one(port, {"shape": [2], "data": ["ab", "\ud800"]})
 
 
 @pytest.mark.parametrize("datatype", [name for name in NUMPY if name not in ("BYTES", "BOOL")])
@@ -240,6 +242,16 @@ def test_tensors_of_no_values_are_read(datatype: str, data: list[Any] | bytes) -
     else:
         made = _one(port, given | {"data": data})
     assert made.shape == (1, 0, 4) and made.dtype == NUMPY[datatype]
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+@pytest.mark.parametrize("shape", [[0, 10**30, 4], [2**62, 0, 4]])
+@pytest.mark.parametrize("binary", [True, False])
+def test_sizes_beyond_all_bounds_are_told(datatype: str, shape: list[int], binary: bool) -> None:
+    port = Port("past", datatype, (None, None, 4))
+    content = {"parameters": {"binary_data_size": 0}} if binary else {"data": []}
+    with pytest.raises(RequestError, match="'past': no tensor has shape"):
+        _one(port, {"shape": shape, **content}, b"" if binary else None)
 
 
 def test_large_integers_are_numbers_too() -> None:

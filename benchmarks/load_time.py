@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.models import benchmark_model
+from benchmarks.support.models import benchmark_model, name_or_file
 from collage.artifact.artifact import crossing_values, make_verification, write_artifact
 from collage.backends.contract import Available
 from collage.backends.numerics.reference import run_reference, table_bounds
@@ -119,7 +119,7 @@ def measure(path: Path, folder: Path, repeat: int) -> tuple[float, float]:
 def main() -> None:
     """Measure, print a table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(_MODELS))
+    parser.add_argument("models", nargs="*", type=name_or_file, default=list(_MODELS))
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--json", type=Path, default=None)
     chosen = parser.parse_args()
@@ -127,9 +127,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     print(f"{'model':20} {'plan':14} {'first s':>8} {'second s':>9} {'share':>6}")
     with tempfile.TemporaryDirectory() as name:
-        for model_name in chosen.models:
+        for number, model_name in enumerate(chosen.models):
             built = benchmark_model(model_name)
-            place = Path(name) / model_name
+            place = Path(name) / f"model-{number}"
             place.mkdir()
             normalize(built.path, place, built.dims)
             model = Model.open(place / "model.onnx")

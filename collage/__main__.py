@@ -14,7 +14,8 @@ def main() -> None:
 
         run()
     except ModuleNotFoundError as error:
-        needed = how_to_install(error.name or "")
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        needed = how_to_install(error.name or "", command)
         if needed is None:
             raise
         print(

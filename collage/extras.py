@@ -40,9 +40,19 @@ _EXTRA_OF = {
 }
 
 
-def how_to_install(module: str) -> str | None:
-    """The line that installs a missing module; None where no extra does."""
+# Of commands that need more than the tuner: extras that bring it too.
+_OF_COMMAND = {
+    **dict.fromkeys(("serve", "serve-model"), "serve"),
+    **dict.fromkeys(("certs", "scheduler", "worker"), "workers"),
+    "mcp": "mcp",
+}
+
+
+def how_to_install(module: str, command: str = "") -> str | None:
+    """The line that installs a missing module, and what else a command needs; None where no extra does."""
     extra = _EXTRA_OF.get(module.partition(".")[0])
+    if extra == "tune":
+        extra = _OF_COMMAND.get(command, extra)
     return None if extra is None else f"pip install 'collage-tuner[{extra}]'"
 
 

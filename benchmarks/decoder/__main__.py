@@ -100,7 +100,8 @@ class OnnxRuntime:
     def __init__(self, path: Path, bound: bool, folder: Path) -> None:
         folder.mkdir()
         target = Target.parse("onnxruntime")
-        self._session: Any = open_session(path, target, CompileContext(default_threads(), folder))
+        context = CompileContext(default_threads(), folder)
+        self._session: Any = open_session(path, target, context)[0]
         self._names = [value.name for value in self._session.get_outputs()]
         self._bound = bound
         self._past: dict[str, Any] = {}
@@ -160,6 +161,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=30, help="where weights are seeded")
     parser.add_argument("--json", type=Path, default=None, help="write the numbers here too")
     chosen = parser.parse_args()
+    if chosen.layers < (least := max(map(len, _PLANS.values()))):
+        parser.error(f"--layers must be at least {least}: so many partitions one plan has")
     words = words_of(chosen.gguf) if chosen.gguf else []
     prompt = encoded(_PROMPT, words) if words else list(range(100, 120))
     with tempfile.TemporaryDirectory() as name:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.load_time import load_seconds, make_artifact
-from benchmarks.support.models import benchmark_model
+from benchmarks.support.models import benchmark_model, name_or_file
 from collage.backends.contract import Available
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
@@ -154,7 +154,7 @@ def measure(model_name: str, model: Model, target: Target, folder: Path, repeat:
 def main() -> None:
     """Measure, print a table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(_MODELS))
+    parser.add_argument("models", nargs="*", type=name_or_file, default=list(_MODELS))
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path, default=None)
     chosen = parser.parse_args()
@@ -164,9 +164,9 @@ def main() -> None:
         f"{'model':18} {'target':12} {'ours s':>7} {'own s':>7} {'ratio':>6} {'own, run':>8} {'ratio':>6}"
     )
     with tempfile.TemporaryDirectory() as name:
-        for model_name in chosen.models:
+        for number, model_name in enumerate(chosen.models):
             built = benchmark_model(model_name)
-            place = Path(name) / model_name
+            place = Path(name) / f"model-{number}"
             place.mkdir()
             normalize(built.path, place, built.dims)
             model = Model.open(place / "model.onnx")

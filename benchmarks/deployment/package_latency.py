@@ -24,7 +24,7 @@ import numpy as np
 
 import collage
 from benchmarks.load_time import make_artifact, plans
-from benchmarks.support.models import benchmark_model
+from benchmarks.support.models import benchmark_model, name_or_file
 from collage.backends.contract import Available
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.ratio import compare_builds
@@ -142,9 +142,9 @@ def measure(name: str, artifact: Path, folder: Path, processes: int, rounds: int
 def _artifacts(models: Sequence[str], wanted: str | None, folder: Path) -> Any:
     """The name and artifact of each plan of each model."""
     targets = [t for t in map(Target.parse, _TARGETS) if isinstance(resolve(t).probe(), Available)]
-    for name in models:
+    for number, name in enumerate(models):
         built = benchmark_model(name)
-        place = folder / name
+        place = folder / f"model-{number}"
         place.mkdir()
         normalize(built.path, place, built.dims)
         model = Model.open(place / "model.onnx")
@@ -157,7 +157,7 @@ def _artifacts(models: Sequence[str], wanted: str | None, folder: Path) -> Any:
 def main() -> None:
     """Measure, print a table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(_MODELS))
+    parser.add_argument("models", nargs="*", type=name_or_file, default=list(_MODELS))
     parser.add_argument("--artifact", type=Path, default=None)
     parser.add_argument("--plan", default="parts")
     parser.add_argument("--processes", type=int, default=3)

@@ -128,12 +128,19 @@ class ShapedSession(Session):
             for name, axes in self.shapes.axes.items()
         }
         self._state = State(self.inputs, self._outputs, dims)
+        known: dict[TreatedPlan, PartedPlan] = {}  # classes may differ in their hot plans alone
+
+        def parted(plan: UnpackedPlan, treated: TreatedPlan) -> PartedPlan:
+            if treated not in known:
+                known[treated] = self._parted(plan, treated, fallback)
+            return known[treated]
+
         self._classes = [
             _Class(
-                self._parted(own, one.plan, fallback),
+                parted(own, one.plan),
                 None
                 if one.hot is None or hot is None or len(hot.models) > most
-                else self._parted(hot, one.hot, fallback),
+                else parted(hot, one.hot),
                 one.hot_from,
                 one.padding,
             )

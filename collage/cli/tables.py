@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from collage.report.objective import rate
+from collage.report.objective import counts, rate
 
 _PLAIN_WIDTH = 120
 
@@ -39,7 +39,7 @@ def show_settings(console: Console, settings: Sequence[Mapping[str, Any]]) -> No
     for each in sorted(settings, key=lambda each: -each["throughput_per_s"]):
         table.add_row(
             each["name"],
-            f"{each['instances']} × {each['threads']}",
+            counts(each),
             rate(each),
             ms_text(each["median_us"]),
             ms_text(each["p99_us"]),

@@ -14,8 +14,8 @@ class Parts:
 
     Args:
         folder: of the variant.
-        part: as the manifest has it: `partitions`, the `classes` that name some of them, `dims`, and the axes of each
-            input as sizes and names.
+        part: as the manifest has it: `partitions`, the `classes` that name some of them, `dims`, the axes of each
+            input as sizes and names, and of names that are sums of dimensions their `terms` and what is added.
         kinds: the runner's classes of parts.
         constants: weights by name, some of which may be outputs.
     """
@@ -28,6 +28,7 @@ class Parts:
         constants: dict[str, np.ndarray],
     ) -> None:
         self._inputs, self._dims, self._classes = part["inputs"], part["dims"], part["classes"]
+        self._sums = part.get("sums", {})
         self._constants = constants
         self._parts = [
             (
@@ -45,7 +46,8 @@ class Parts:
         sizes = self._sizes([array for _, array in given])
         extent = math.prod(sizes[name] for name in self._dims)
         chosen = next(c for c in self._classes if c["up_to"] is None or extent <= c["up_to"])
-        values = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in given}
+        # OpenVINO takes no memory that is read-only.
+        values = {name: np.require(array, requirements=["C", "A", "W"]) for name, array in given}
         values |= self._constants
         taken = list(values.values())
         for position in chosen["partitions"]:
@@ -56,6 +58,7 @@ class Parts:
 
     def _sizes(self, arrays: list[np.ndarray]) -> dict[str, int]:
         sizes: dict[str, int] = {}
+        places: dict[str, str] = {}
         for spec, array in zip(self._inputs, arrays, strict=True):
             name, shape = spec["name"], spec["shape"]
             if len(array.shape) != len(shape):
@@ -68,6 +71,7 @@ class Parts:
                     raise ValueError(f"{place}: the size is {size}, and the model has {wanted}")
                 if not isinstance(wanted, str):
                     continue
+                places.setdefault(wanted, place)
                 if sizes.setdefault(wanted, size) != size:
                     raise ValueError(
                         f"{place}: {wanted} is {size}, and another input gave it as {sizes[wanted]}"
@@ -79,6 +83,10 @@ class Parts:
                         f"{place}: {wanted} is {size}, and the package takes {low} to {high}{steps}; tune the model "
                         "again with a wider range"
                     )
+        for name, (terms, added) in self._sums.items():
+            follows = added + sum(factor * sizes[dim] for dim, factor in terms.items())
+            if sizes[name] != follows:
+                raise ValueError(f"{places[name]}: {name} is {sizes[name]}, and must be {follows}")
         return sizes
 
 
@@ -101,11 +109,18 @@ def _openvino(part: Any, _: Any, outputs: Any, arrays: list[np.ndarray]) -> Any:
             part.request.set_input_tensor(port, part.tensor(array))
     part.request.infer()
     return [
-        arrays[part.passed[i]].reshape([-1 if size is None else size for size in spec["shape"]])
+        _as_made(arrays[part.passed[i]], spec["shape"])
         if i in part.passed
         else np.array(part.request.get_output_tensor(i).data)
         for i, spec in enumerate(outputs)
     ]
+
+
+def _as_made(array: np.ndarray, shape: list[int | None]) -> np.ndarray:
+    """An input that is an output."""
+    if None in shape and len(shape) == array.ndim:  # of several free sizes none can be left to numpy
+        return array
+    return array.reshape([-1 if size is None else size for size in shape])
 
 
 def _mnn(part: Any, _: Any, outputs: Any, arrays: list[np.ndarray]) -> Any:

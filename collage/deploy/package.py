@@ -236,7 +236,9 @@ def _unlike_packages(spec: TensorSpec, is_free: bool) -> str | None:
 
 def _plain(parts: Packed, place: Path, at_once: Instances) -> dict[str, Any]:
     """The variant of the whole model on ONNX Runtime."""
-    made = [spec for spec in parts.outputs if spec.name not in parts.constants]
+    # An output that is an input has its array already.
+    there = {*parts.constants, *(spec.name for spec in parts.inputs)}
+    made = [spec for spec in parts.outputs if spec.name not in there]
     entries = {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"}
     whole = {
         "runtime": _ORT,
@@ -367,6 +369,10 @@ def _put(new: Path, folder: Path, gone: Sequence[str]) -> None:
         for name in gone:
             if ".." not in Path(name).parts:
                 (folder / name).unlink(missing_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise BadInputError(
+            f"{folder} cannot be written to: {error}; make room there, or give another folder"
+        ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -16,6 +16,7 @@ from collage.artifact.verify import samples_of
 from collage.backends.contract import SubModel
 from collage.partitioner.candidate import Instances
 from collage.partitioner.emit.metadata import metadata_of
+from collage.partitioner.ingest.expressions import parse_sum
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.shapes.classes import SHAPES_KEY, specs_at
@@ -86,7 +87,20 @@ class Packed:
             "outputs": self.described(made),
             "partitions": list(partitions),
             "dims": {name: list(ends) for name, ends in self.dims.items()},
+            "sums": self._sums(),
             "classes": [{"up_to": up_to, "partitions": list(own)} for up_to, own in classes],
+        }
+
+    def _sums(self) -> dict[str, tuple[dict[str, int], int]]:
+        """Of each size of an input that follows from dimensions: how often it has each of them, and what is added."""
+        names = dict.fromkeys(
+            dim for spec in self.inputs for dim in self.axes[spec.name] if isinstance(dim, str)
+        )
+        found = {name: parse_sum(name) for name in names if name not in self.dims}
+        return {
+            name: (dict(total.terms), total.constant)
+            for name, total in found.items()
+            if total is not None and all(dim in self.dims for dim in total.names)
         }
 
 

@@ -79,7 +79,8 @@ def _tensor(kind: str, described: Mapping[str, Any]) -> str:
     if dtype not in _TYPES:
         raise BadInputError(f"{kind} {name!r} is {dtype}, which Triton's Python backend has not")
     # Triton has no tensors without dimensions, and lets only models with batches reshape to such; `model.py` does.
-    dims = ", ".join(str(size if isinstance(size, int) else -1) for size in shape or [1])
+    # A size of 0 it takes from requests alone.
+    dims = ", ".join(str(size if isinstance(size, int) and size else -1) for size in shape or [1])
     return (
         f"{kind} [ {{ name: {json.dumps(name, ensure_ascii=False)} data_type: {_TYPES[dtype]} "
         f"dims: [ {dims} ] }} ]\n"

@@ -36,9 +36,11 @@ def unmet(objective: Mapping[str, Any] | None) -> list[str]:
             f"no setting could be measured for {objective['name']}, so the plan is that of the lowest latency; allow "
             "more with --time-limit"
         ]
-    bound = objective["p99_ms"] or objective["max_latency_ms"]
+    bounds = [ms for name in ("p99_ms", "max_latency_ms") if (ms := objective[name]) is not None]
+    told = " and ".join(f"{ms:g} ms" for ms in bounds)
     return [
-        f"no setting keeps the bound of {bound:g} ms; the nearest is returned: give a looser bound or faster targets"
+        f"no setting keeps the bound{'s' * (len(bounds) > 1)} of {told}; the nearest is returned: give a looser bound or "
+        "faster targets"
     ]
 
 

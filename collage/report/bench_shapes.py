@@ -21,6 +21,7 @@ from collage.partitioner.emit.annotate import ArtifactPlan, read_plan
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
+from collage.report.shapes import not_told
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
 from collage.shapes.space import Shape
 from collage.timing.plan_timer import PlanTimer
@@ -54,7 +55,7 @@ def bench_shapes(path: Path, work_dir: Path, listener: Listener, processes: int)
     for number, shape in enumerate(served.space.shapes):
         held = _AtShape(stored, served, shape, work_dir / f"shape-{number}", free, done, listener)
         rows.append(held.timed(targets, report["metric"], processes))
-    told = list(dict.fromkeys(text for row in rows for text in row.pop("warnings")))
+    told = not_told((), [text for row in rows for text in row.pop("warnings")])
     if done:
         told.append(
             "the artifact holds rewritten nodes (int8), so single targets of the given model are not timed beside it; the "

@@ -40,6 +40,13 @@ def at_once(setting: Setting) -> str:
     return f"{first}, {_each(threads)}"
 
 
+def counts(setting: Setting) -> str:
+    """`2 × 1 × 8 rows`: instances, threads of each, and requests of a call or stages where there are several."""
+    said = f"{setting['instances']} × {setting['threads']}"
+    said += f" × {setting['rows']} rows" if setting.get("rows", 1) > 1 else ""
+    return said + (f", {len(setting['stages'])} stages" if setting.get("stages") else "")
+
+
 def _each(threads: int) -> str:
     return f"{threads} thread{'' if threads == 1 else 's'} each"
 
@@ -145,10 +152,7 @@ def draw_settings(settings: Sequence[Setting]) -> str:
             f'fill-opacity="0.6"{ring}><title>{name}: {rate(each)} requests/s, {ms:.3g} ms, {_mib(each)} MiB'
             "</title></circle>"
         )
-        label = f"{each['instances']} × {each['threads']}"
-        label += f" × {each['rows']} rows" if each.get("rows", 1) > 1 else ""
-        label += f", {len(each['stages'])} stages" if each.get("stages") else ""
         parts.append(
-            f'<text x="{x(ms):.1f}" y="{y(per_s) - radius - 4:.1f}" text-anchor="middle">{label}</text>'
+            f'<text x="{x(ms):.1f}" y="{y(per_s) - radius - 4:.1f}" text-anchor="middle">{counts(each)}</text>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from collage.report.verdict import title
+
+_NUMBERS = re.compile(r"[0-9.]+")
 
 
 def sentence(shapes: Mapping[str, Any]) -> str:
@@ -75,3 +78,15 @@ def _where(classes: Sequence[Mapping[str, Any]], number: int, rows: Sequence[Map
 def _plan(one: Mapping[str, Any]) -> str:
     names = ", ".join(one["targets"])
     return names if one["partitions"] == 1 else f"{one['partitions']} partitions ({names})"
+
+
+def not_told(told: Iterable[str], more: Iterable[str]) -> list[str]:
+    """Warnings that differ from those before them by more than their numbers."""
+    kinds = {_NUMBERS.sub("", text) for text in told}
+    found = []
+    for text in more:
+        kind = _NUMBERS.sub("", text)
+        if kind not in kinds:
+            found.append(text)
+        kinds.add(kind)
+    return found

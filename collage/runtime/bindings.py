@@ -130,6 +130,14 @@ class RecentShapes:
         return self._build({**self._fixed, **allocate(plan, lives, self._block)})
 
 
+def lent(array: np.ndarray) -> np.ndarray:
+    """A caller's array, in C order, for a runtime to read where it lies; a copy where its memory is not fit for that.
+
+    OpenVINO takes no memory that is read-only, as that of `np.frombuffer`, and kernels may need it aligned.
+    """
+    return array if array.flags.carray else array.copy()
+
+
 def step_call(
     position: int,
     step: Step,

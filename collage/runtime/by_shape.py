@@ -29,6 +29,7 @@ from collage.partitioner.emit.fixed_copy import write_fixed
 from collage.partitioner.errors import CollageError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
+from collage.runtime.bindings import lent
 from collage.runtime.compiled import CompiledRegions, CompileError, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.step import Step
@@ -197,7 +198,7 @@ class ByShape:
     def _learn(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run part by part, and keep an instance for the next call; every value that a part reads or makes."""
         values = {
-            spec.name: np.asarray(feed[spec.name], dtype=_dtype(spec), order="C")
+            spec.name: lent(np.asarray(feed[spec.name], dtype=_dtype(spec), order="C"))
             for spec in self._inputs
         }
         steps: list[Step] = []

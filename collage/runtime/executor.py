@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.bindings import Binding, Call, RecentShapes, step_call
+from collage.runtime.bindings import Binding, Call, RecentShapes, lent, step_call
 from collage.runtime.device_values import DeviceValues
 from collage.runtime.memory_plan import Block, allocate, lives_of, plan_memory
 from collage.runtime.parallel import Lanes, waves
@@ -135,7 +135,7 @@ class Executor:
             if name in places:
                 np.copyto(places[name], array)
             else:
-                self._loose[name] = array
+                self._loose[name] = lent(array)
 
     def run(self) -> None:
         """Compute once from what was fed."""

@@ -289,6 +289,8 @@ def _unpacked(body: bytes, most: int, too_long: RequestError) -> bytes:
         raise too_long
     if not unpacker.eof:
         raise bad("the body cannot be unpacked: its end is missing")
+    if unpacker.unused_data:
+        raise bad("the body cannot be unpacked: more follows its end; pack it as one stream")
     return plain
 
 

@@ -54,11 +54,14 @@ class Rows:
         return tuple(array.shape[1:] for array in feed.values())
 
     def count(self, feed: Feed) -> int:
-        """Rows of a feed; raises ValueError where its inputs disagree."""
+        """Rows of a feed; raises ValueError where it has none, or its inputs disagree."""
         counts = {name: array.shape[0] for name, array in feed.items()}
         if len(set(counts.values())) != 1:
             raise ValueError(f"inputs must have the same number of rows, not {counts}")
-        return int(next(iter(counts.values())))
+        count = int(next(iter(counts.values())))
+        if not count:
+            raise ValueError("inputs must have at least one row along axis 0")
+        return count
 
     def join(self, feeds: Sequence[Feed]) -> dict[str, np.ndarray]:
         """One feed of all rows, filled up to the fixed batch by the last row."""

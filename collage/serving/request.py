@@ -207,7 +207,15 @@ def _tensor(content: Mapping[str, Any], port: Port, tail: _Tail, most_rows: int 
     if port.datatype == "BOOL" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise bad(f"{where}: each byte of BOOL must be 0 or 1")
     # Of the machine's own byte order, and writable as other arrays are.
-    return np.frombuffer(data, dtype).astype(NUMPY[port.datatype]).reshape(shape)
+    return _shaped(np.frombuffer(data, dtype).astype(NUMPY[port.datatype]), shape, where)
+
+
+def _shaped(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Values, of which there are as many as a shape has; beside a size of 0 others may be beyond all bounds."""
+    try:
+        return values.reshape(shape)
+    except ValueError:
+        raise bad(f"{where}: no tensor has shape {list(shape)}; give smaller sizes") from None
 
 
 def _shape(given: Any, port: Port, most_rows: int | None) -> tuple[int, ...]:
@@ -218,7 +226,7 @@ def _shape(given: Any, port: Port, most_rows: int | None) -> tuple[int, ...]:
     fits = len(given) == len(wanted) and all(
         0 < size <= most_rows
         if fewer and i == 0 and most_rows is not None
-        else size > 0
+        else size >= 0  # a decoder's past may be empty; the model's session knows its range
         if want is None
         else size == want
         for i, (size, want) in enumerate(zip(given, wanted, strict=True))
@@ -241,6 +249,11 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
         flat = _flattened(data)
         if not all(isinstance(text, str) for text in flat):
             raise bad(f"{where}: values of BYTES must be text")
+        try:
+            for text in flat:
+                text.encode()
+        except UnicodeEncodeError:
+            raise bad(f"{where}: a value of BYTES has half of a character") from None
         found = np.empty(len(flat), object)
         found[:] = flat
         nested = _depth(data)
@@ -261,11 +274,12 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
         found = _converted(found, dtype, where)
     if found.size != math.prod(shape):
         raise bad(f"{where} of shape {list(shape)} needs {math.prod(shape)} values, not {found.size}")
-    if nested > 1 and found.ndim > 1 and found.shape != shape:
+    # Empty lists do not tell how deep a tensor of no values is.
+    if found.size and nested > 1 and found.ndim > 1 and found.shape != shape:
         raise bad(
             f"{where} of shape {list(shape)} has data of shape {list(found.shape)}; nest it so, or not"
         )
-    return found.reshape(shape)
+    return _shaped(found, shape, where)
 
 
 def _integers(data: list[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
@@ -333,7 +347,7 @@ def _texts(data: memoryview, shape: tuple[int, ...], where: str) -> np.ndarray:
         raise bad(f"{where} of shape {list(shape)} needs {math.prod(shape)} values, not {len(texts)}")
     found = np.empty(len(texts), object)
     found[:] = texts
-    return found.reshape(shape)
+    return _shaped(found, shape, where)
 
 
 __all__ = ["InferenceRequest", "RequestError", "Wanted", "read_request"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from benchmarks.decoder import __main__ as decoder
 from benchmarks.support import models
 from benchmarks.support.zoo import convolutional, nasnet, transformers
 from benchmarks.support.zoo.net import Net
@@ -125,3 +129,45 @@ def test_users_own_file_is_a_model_with_free_dimensions(tmp_path: Path) -> None:
 def test_word_that_is_neither_name_nor_file_is_refused(word: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="neither a file"):
         models.name_or_file(word)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "module",
+    [
+        "load_time",
+        "deployment.cached_load",
+        "deployment.package_latency",
+        "concurrency.__main__",
+        "throughput.__main__",
+        "throughput.rows",
+        "shapes.__main__",
+    ],
+)
+def test_unknown_model_is_told_with_those_that_there_are(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "nothing"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"benchmarks.{module}").main()
+    said = capsys.readouterr().err
+    assert "nothing" in said and "ppocr_rec" in said
+
+
+@pytest.mark.slow
+def test_each_plan_generates_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "find_weights", lambda: None)
+    words = ["--layers", "4", "--tokens", "2", "--rounds", "1", "--json", str(tmp_path / "rows.json")]
+    monkeypatch.setattr(sys, "argv", ["decoder", *words])
+    decoder.main()
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    assert len(rows) == 5 and all(row["same_tokens"] for row in rows)
+
+
+def test_fewer_layers_than_partitions_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["decoder", "--layers", "2"])
+    with pytest.raises(SystemExit):
+        decoder.main()
+    assert "--layers must be at least 4" in capsys.readouterr().err

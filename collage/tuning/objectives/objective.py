@@ -61,9 +61,21 @@ def choose_setting(refined: Refined) -> Refined:
         found = outcome(goal, tried, chosen)
     if chosen is None:
         return replace(returned, objective=found)
+    returned = replace(returned, notes=[*returned.notes, *_untried(asked, tried)])
     planned = chosen.setting.planned(refined.run.runner.threads)
     form = made.by_rows[planned.rows] if planned.rows > 1 else None
     return replace(returned, instances=planned, objective=found, form=form)
+
+
+def _untried(asked: Sequence[Setting], tried: Sequence[Tried]) -> list[str]:
+    """What to tell where the time did not do for all settings."""
+    known = {each.setting.identity for each in tried}
+    left = sum(setting.identity not in known for setting in asked)
+    if not left:
+        return []
+    return [
+        f"there was no time for {left} of {len(asked)} settings of several requests; allow more with --time-limit"
+    ]
 
 
 def _chosen(refined: Refined, tried: Sequence[Tried], goal: Goal) -> tuple[Tried | None, Refined]:

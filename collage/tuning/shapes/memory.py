@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collage.backends.sandbox.run import ChildFailed
 from collage.model.sub_models import RegionFiles
@@ -98,7 +98,23 @@ def fit_memory(
                 f"plans compiled for one shape alone are faster where a shape comes often, but do not fit into "
                 f"{limit_bytes >> 20} MiB; a larger --memory-limit allows them"
             )
+    classes, hot = _joined(classes, hot)
     return Fitted(classes, hot, most, held, limit_bytes, tuple(notes))
+
+
+def _joined(
+    classes: Sequence[ChosenClass], hot: Sequence[HotPlan | None]
+) -> tuple[list[ChosenClass], list[HotPlan | None]]:
+    """The classes, of which neighbors of one plan are one where none has a hot plan any more."""
+    made: list[tuple[ChosenClass, HotPlan | None]] = []
+    for one, warm in zip(classes, hot, strict=True):
+        last, last_warm = made[-1] if made else (None, None)
+        is_same = last is not None and identity(last.plan) == identity(one.plan)
+        if last is not None and is_same and warm is None and last_warm is None:
+            made[-1] = replace(last, up_to=one.up_to, shapes=(*last.shapes, *one.shapes)), None
+        else:
+            made.append((one, warm))
+    return [one for one, _ in made], [warm for _, warm in made]
 
 
 class _Measured:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from collage.model.preparation import computed
 from collage.partitioner.candidate import Plan, bits
 from collage.report.report import interval_us
+from collage.report.shapes import not_told
 from collage.shapes.classes import ServedShapes
 from collage.timing.timed_plan import TimedPlan
 from collage.tuning.run import Run
@@ -18,8 +18,6 @@ from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
 from collage.tuning.shapes.hot import HotPlan
 from collage.tuning.shapes.memory import Fitted
-
-_NUMBERS = re.compile(r"[0-9.]+")
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def shaped_report(
         "max_relative_error": max(row["max_relative_error"] for row in rows),
         "warnings": [
             *found["warnings"],
-            *_not_told(found["warnings"], [t for one in known.timed for t in one.warnings]),
+            *not_told(found["warnings"], [t for one in known.timed for t in one.warnings]),
             *known.fitted.notes,
         ],
         "seconds": {
@@ -187,18 +185,6 @@ def _too_far_off(at: AtShape, single: TimedPlan) -> str | None:
 
 def _us(at: AtShape, entry: TimedPlan, beside: TimedPlan) -> float | None:
     return at.latency_us(entry, beside) if entry.timed else None
-
-
-def _not_told(told: Sequence[str], more: Sequence[str]) -> list[str]:
-    """Warnings that differ from those before them by more than their numbers."""
-    kinds = {_NUMBERS.sub("", text) for text in told}
-    found = []
-    for text in more:
-        kind = _NUMBERS.sub("", text)
-        if kind not in kinds:
-            found.append(text)
-        kinds.add(kind)
-    return found
 
 
 def _baseline(target: str, single: TimedPlan, at: AtShape, ours: TimedPlan) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def tune_shapes(
         NoPlanError: no target runs the model with free dimensions.
         CancelledError: `cancel` was set.
     """
-    _refuse_options(request)
+    _refuse_options(request, settled)
     plain = _unchecked(request)
     free, info, space = _read(request, run, settled.space)
     _check_masks(request, free, space)
@@ -273,8 +273,18 @@ def _end_s(run: Run, limit_s: float | None) -> float:
     return now_s + _SHAPES_SHARE * (now_s - begin_s) if limit_s is None else begin_s + limit_s
 
 
-def _refuse_options(request: TuneRequest) -> None:
+def _refuse_options(request: TuneRequest, settled: Settled) -> None:
     """Raise for what is made for one shape only."""
+    one = settled.usual_flags
+    if (objective := request.options.objective) != "latency":
+        raise BadInputError(
+            f"settings for the objective {objective} are measured at one size of each dimension: give it, as {one}, or "
+            "tune for latency and run several requests at once with load(path, instances=N)"
+        )
+    if request.options.plan is not None:
+        raise BadInputError(
+            f"a plan is for one size of each dimension: give those that it was tuned at, as {one}, or leave the plan out"
+        )
     if request.options.pareto:
         raise BadInputError(
             "a front is found at one shape, since errors and times of plans rank otherwise at another: give each "

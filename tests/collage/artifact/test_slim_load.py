@@ -96,11 +96,24 @@ def test_what_needs_an_extra_says_which_line_installs_it(code: str, line: str) -
 
 
 @pytest.mark.slow
-def test_command_that_needs_the_server_says_so() -> None:
-    block = BLOCK.replace(repr(ABSENT), repr(("fastapi", "pydantic_settings")))
-    done = _python(block + "sys.argv = ['collage', 'serve']\nfrom collage.__main__ import main\nmain()")
+@pytest.mark.parametrize(
+    ("absent", "command", "extra"),
+    [
+        (("fastapi", "pydantic_settings"), "serve", "serve"),
+        (("typer",), "serve", "serve"),
+        (("typer",), "serve-model", "serve"),
+        (("typer",), "worker", "workers"),
+        (("typer",), "package", "tune"),
+    ],
+)
+def test_one_line_installs_all_that_a_command_needs(
+    absent: tuple[str, ...], command: str, extra: str
+) -> None:
+    block = BLOCK.replace(repr(ABSENT), repr(absent))
+    words = f"sys.argv = ['collage', '--verbose', {command!r}]\n"
+    done = _python(block + words + "from collage.__main__ import main\nmain()")
     assert done.returncode == 1
-    assert done.stderr.strip().endswith("pip install 'collage-tuner[serve]'")
+    assert done.stderr.strip().endswith(f"pip install 'collage-tuner[{extra}]'")
 
 
 def test_each_package_of_an_extra_is_known_by_its_module() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from collage.cli.shape_tables import show_shape_bench
 from collage.cli.summary import show_result
-from collage.report.shapes import sentence
+from collage.report.shapes import not_told, sentence
 from tests.collage.report.reports import report, shape_row, shapes_report
 
 ORT, OV = "onnxruntime", "openvino"
@@ -45,3 +45,9 @@ def test_a_bench_tells_what_cannot_run(capsys: pytest.CaptureFixture[str]) -> No
     assert "class 0 cannot run: no memory" in shown
     assert "note: the machine is busy" in shown
     assert "–" in shown
+
+
+def test_warnings_that_differ_in_numbers_alone_are_told_once() -> None:
+    more = ["3 of 4 cores were busy", "1.5 of 4 cores were busy", "another", "20 of 4 cores were busy"]
+    assert not_told((), more) == ["3 of 4 cores were busy", "another"]
+    assert not_told(["0.1 of 2 cores were busy"], more) == ["another"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from collage.deploy import runner
-from collage.deploy.package import PLAIN, _version, write_package
+from collage.deploy.package import PLAIN, _put, _version, write_package
 from collage.partitioner.errors import BadInputError
 from tests.collage.deploy.packages import described, edit, sign
 from tests.collage.serving.conftest import ROWS, artifact_of
@@ -175,6 +175,9 @@ def test_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
     for place in (tmp_path / "file", tmp_path / "file" / "package"):
         with pytest.raises(BadInputError, match="cannot be written to; give another folder"):
             write_package(tmp_path / "no artifact", place)
+    (tmp_path / "new").mkdir()
+    with pytest.raises(BadInputError, match=r"/proc/none cannot be written to: .*; make room there"):
+        _put(tmp_path / "new", Path("/proc/none"), [])
 
 
 def test_version_of_a_runtime_is_that_of_its_build_for_gpus(

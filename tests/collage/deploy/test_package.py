@@ -266,9 +266,9 @@ def test_folder_with_something_else_is_refused(artifact: Path, tmp_path: Path) -
 
 
 def test_awkward_names_and_values_that_are_not_finite(tmp_path: Path) -> None:
-    """An output that is a weight and has the name of an argument of numpy's; two inputs; infinity."""
+    """Outputs that are an input, or a weight with the name of an argument of numpy's; two inputs; infinity."""
     text = """<ir_version: 8, opset_import: ["" : 20]>
-    agraph (float[4] x, float[4] y) => (float[4] file, float[4] z, float[4] w)
+    agraph (float[4] x, float[4] y) => (float[4] file, float[4] z, float[4] w, float[4] y)
     <float[4] file = {1, 2, 3, 4}> { d = Sub(x, x) w = Div(y, d) z = Sub(x, y) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "source.onnx")
     normalize(tmp_path / "source.onnx", tmp_path, {})
@@ -278,7 +278,8 @@ def test_awkward_names_and_values_that_are_not_finite(tmp_path: Path) -> None:
     for variant in (made.variant, PLAIN):
         with runner.Session(made.folder, variant=variant) as session:
             x, y = np.arange(4, dtype="f"), np.ones(4, "f")
-            file, z, w = session.run(None, {"y": y, "x": x})
+            file, z, w, same = session.run(None, {"y": y, "x": x})
+            np.testing.assert_array_equal(same, y)
             np.testing.assert_array_equal(file, [1, 2, 3, 4])
             np.testing.assert_array_equal(z, x - y)
             assert np.isinf(w).all()

@@ -16,8 +16,10 @@ from onnx import helper
 
 from collage.deploy import by_size, runner
 from collage.deploy.package import PLAIN, write_package
+from collage.deploy.packed import Packed
 from collage.deploy.triton import CONFIG, write_triton_model
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.tensor import TensorSpec
 from collage.serving.engine import open_engine
 from tests.collage.artifact.shaped_artifacts import shaped_artifact
 from tests.collage.deploy.test_package import ALONE
@@ -121,10 +123,10 @@ def test_what_is_copied_imports_numpy_alone() -> None:
 
 def test_outputs_are_new_arrays_as_those_of_onnx_runtime(tmp_path: Path) -> None:
     """OpenVINO does not compute a cast to the same type, so an input is an output."""
-    free: tuple[int, shape_models.Dims] = shape_models.FLOAT, ["batch", 4]
+    free: tuple[int, shape_models.Dims] = shape_models.FLOAT, ["batch", "width"]
     cast = helper.make_node("Cast", ["x"], ["same"], to=shape_models.FLOAT)
     shape_models.save(tmp_path, [cast], {"x": free}, {"same": free})
-    x_spec, same_spec = ({"name": n, "dtype": "float32", "shape": [None, 4]} for n in ("x", "same"))
+    x_spec, same_spec = ({"name": n, "dtype": "float32", "shape": [None, None]} for n in ("x", "same"))
     alone = {
         "runtime": "openvino",
         "files": {"model": "m.onnx"},
@@ -133,18 +135,48 @@ def test_outputs_are_new_arrays_as_those_of_onnx_runtime(tmp_path: Path) -> None
         "outputs": [same_spec],
     }
     part = {
-        "inputs": [{**x_spec, "shape": ["batch", 4]}],
-        "dims": {"batch": [1, 8, 1]},
+        "inputs": [{**x_spec, "shape": ["batch", "width"]}],
+        "dims": {"batch": [1, 8, 1], "width": [1, 8, 1]},
         "classes": [{"up_to": None, "partitions": [0]}],
         "partitions": [alone],
     }
     x, weight = np.ones((2, 4), np.float32), np.ones(3, np.float32)
     parts = by_size.Parts(tmp_path, part, runner.PARTS, {"w": weight})
+    (same,) = parts.run(["same"], {"x": np.frombuffer(x.tobytes(), "f4").reshape(2, 4)})
+    assert (same == x).all()  # OpenVINO takes no memory that is read-only
     for names in (["same", "same"], ["x", "w", "w"]):
         made = parts.run(names, {"x": x})
         for array in made:
             array += 1
         assert all((array == 2).all() for array in (*made, x + 1, weight + 1))
+
+
+def test_size_that_follows_from_others_is_checked(tmp_path: Path) -> None:
+    axes = {"past": ("past", 2), "ids": ("length",), "mask": ("past + 2*length - 1",)}
+    inputs = tuple(
+        TensorSpec(name, "float32", tuple(d if isinstance(d, int) else None for d in dims))
+        for name, dims in axes.items()
+    )
+    at_start = {"past": np.zeros((0, 2), "f4"), "ids": np.zeros(3, "f4"), "mask": np.zeros(5, "f4")}
+    packed = Packed(
+        partitions=(),
+        inputs=inputs,
+        outputs=inputs[1:2],
+        constants={},
+        samples=[at_start],
+        tolerance=0.0,
+        axes=axes,
+        dims={"past": (0, 8, 1), "length": (1, 4, 1)},
+        classes=((None, ()),),
+    )
+    written = json.loads(json.dumps(packed.by_size([], packed.classes)))
+    parts = by_size.Parts(tmp_path, written, runner.PARTS, {})
+    assert parts.run(["ids"], at_start)[0].shape == (3,)
+    assert parts.run(["ids"], {**at_start, "past": np.zeros((4, 2)), "mask": np.zeros(9)})
+    with pytest.raises(ValueError) as raised:
+        parts.run(["ids"], {**at_start, "past": np.zeros((4, 2), "f4")})
+    message = "input 'mask', axis 0: past + 2*length - 1 is 5, and must be 9"
+    assert str(raised.value) == message
 
 
 def test_mnn_takes_every_size_there(tmp_path: Path) -> None:

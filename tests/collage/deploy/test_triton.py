@@ -136,6 +136,8 @@ def test_configuration_bears_awkward_names_scalars_and_types() -> None:
     (scalar,) = found.output
     # Triton refuses a reshape to no dimensions where a model has no batches.
     assert list(scalar.dims) == [1] and not scalar.HasField("reshape")
+    (empty,) = _model_config(config([{"name": "past", "dtype": "int8", "shape": [1, 0]}], [])).input
+    assert list(empty.dims) == [1, -1]  # Triton refuses 0
     with pytest.raises(BadInputError, match="output 'b' is bfloat16, which Triton's Python backend"):
         config(inputs, [{"name": "b", "dtype": "bfloat16", "shape": [1]}])
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
+from collage.cli.tables import show_settings
 from collage.report.objective import at_once, chosen, draw_settings, measured, rate, sentence
 from collage.report.verdict import verdict
 from collage.service.pages.answer import banner, settings_picture
@@ -108,7 +111,10 @@ def test_rows_and_stages_are_said_and_drawn() -> None:
     assert at_once(joined) == "8 requests a call, 1 call at once, 2 threads each"
     assert at_once(line) == "a pipeline of 2 stages, 1 thread each"
     drawn = draw_settings([joined, line])
-    assert "1 × 2 × 8 rows" in drawn and "2 × 1, 2 stages" in drawn
+    table = io.StringIO()
+    show_settings(Console(width=100, file=table), [joined, line])
+    for told in (drawn, table.getvalue()):
+        assert "1 × 2 × 8 rows" in told and "2 × 1, 2 stages" in told
 
 
 def test_weights_compare_with_the_best_other_single_target() -> None:

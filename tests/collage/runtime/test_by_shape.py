@@ -137,6 +137,23 @@ def test_chains_of_shapes_in_random_order(
             _check(case, by_shape, plans[i % 2], draw(rng))
 
 
+@pytest.mark.parametrize("treatment", ["dynamic", "exact"])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_inputs_that_are_read_only_or_not_aligned_are_read_right(
+    tmp_path: Path, treatment: Treatment, ahead: int
+) -> None:
+    """As `np.frombuffer` makes them; OpenVINO takes no such memory."""
+    case = _Case(shape_models.chain(), ["batch", "length"], tmp_path)
+    plan = case.plan([("openvino", 0, treatment)])
+    feed = {
+        name: np.frombuffer(bytes(ahead) + v.tobytes(), v.dtype, offset=ahead).reshape(v.shape)
+        for name, v in _draw_chain(np.random.default_rng(0)).items()
+    }
+    with case.running() as by_shape:
+        for _ in range(3):
+            _check(case, by_shape, plan, feed)
+
+
 def test_copies_for_one_shape_are_bounded(tmp_path: Path) -> None:
     case = _Case(shape_models.image(), ["batch", "height", "width"], tmp_path)
     plan = case.plan([("onnxruntime", 0, "exact")])

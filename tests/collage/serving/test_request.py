@@ -95,7 +95,8 @@ def test_fewer_rows_than_the_batch_are_allowed_where_said() -> None:
         ({"inputs": [X | {"datatype": "FP64"}, N]}, "'x' must be FP32, not FP64"),
         ({"inputs": [X | {"shape": [4]}, N]}, r"'x' must have shape \[2, 2\], not \[4\]"),
         ({"inputs": [X | {"shape": [2, True]}, N]}, "needs a shape, a list of integers"),
-        ({"inputs": [X, N | {"shape": [0]}]}, r"'n' must have shape \[-1\], not \[0\]"),
+        ({"inputs": [X, N | {"shape": [-1]}]}, r"'n' must have shape \[-1\], not \[-1\]"),
+        ({"inputs": [X, N | {"shape": [0]}]}, r"shape \[0\] needs 0 values, not 3"),
         ({"inputs": [X, N | {"shape": [2]}]}, r"shape \[2\] needs 2 values, not 3"),
         ({"inputs": [X | {"data": [[1, 2, 3, 4]]}, N]}, r"shape \[2, 2\] has data of shape \[1, 4\]"),
         ({"inputs": [X | {"data": [1, 2, 3, 10**400]}, N]}, "a value is too large"),
@@ -189,6 +190,8 @@ def test_text_is_read_with_lengths() -> None:
             read(wrong)
     with pytest.raises(RequestError, match="must be text"):
         _one(port, {"shape": [2], "data": ["ab", 3]})
+    with pytest.raises(RequestError, match="'t': a value of BYTES has half of a character"):
+        _one(port, {"shape": [2], "data": ["ab", "\ud800"]})
 
 
 @pytest.mark.parametrize("datatype", [name for name in NUMPY if name not in ("BYTES", "BOOL")])
@@ -227,6 +230,28 @@ def test_parameters_that_json_cannot_hold_are_refused(number: bytes) -> None:
         write_response(
             request, [array, array], model="m", version="1", datatypes={"y": "FP32", "t": "FP32"}
         )
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "BOOL", "BYTES"])
+@pytest.mark.parametrize("data", [[], [[]], b""])
+def test_tensors_of_no_values_are_read(datatype: str, data: list[Any] | bytes) -> None:
+    """As a decoder's past is before the first token."""
+    port, given = Port("past", datatype, (1, None, 4)), {"shape": [1, 0, 4]}
+    if isinstance(data, bytes):
+        made = _one(port, given | {"parameters": {"binary_data_size": 0}}, data)
+    else:
+        made = _one(port, given | {"data": data})
+    assert made.shape == (1, 0, 4) and made.dtype == NUMPY[datatype]
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+@pytest.mark.parametrize("shape", [[0, 10**30, 4], [2**62, 0, 4]])
+@pytest.mark.parametrize("binary", [True, False])
+def test_sizes_beyond_all_bounds_are_told(datatype: str, shape: list[int], binary: bool) -> None:
+    port = Port("past", datatype, (None, None, 4))
+    content = {"parameters": {"binary_data_size": 0}} if binary else {"data": []}
+    with pytest.raises(RequestError, match="'past': no tensor has shape"):
+        _one(port, {"shape": shape, **content}, b"" if binary else None)
 
 
 def test_large_integers_are_numbers_too() -> None:

@@ -77,6 +77,7 @@ def test_wrong_requests_answer_400(http: httpx.Client, content: Any, message: st
         ({"Inference-Header-Content-Length": "9" * 30}, b"{}", 400, "of a body of 2 bytes"),
         ({"Content-Encoding": "br"}, b"{}", 415, "use gzip, deflate or none"),
         ({"Content-Encoding": "gzip"}, b"{}", 400, "cannot be unpacked"),
+        ({"Content-Encoding": "gzip"}, gzip.compress(b"{}") * 2, 400, "more follows its end"),
         ({}, b"", 400, "no JSON"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -313,3 +314,15 @@ def test_known_tunings_for_latency_stay_known() -> None:
     assert not later & _chosen(TuneOptions()).keys()
     chosen = _chosen(TuneOptions(objective="throughput", p99_ms=3.0))
     assert (chosen["objective"], chosen["p99_ms"]) == ("throughput", 3.0)
+
+
+@pytest.mark.slow
+def test_settings_that_there_was_no_time_for_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objective_module, "_fits", lambda refined: lambda: False)
+    artifact = tuned(tmp_path, objective="throughput")
+    (ours,) = artifact.report["objective"]["settings"]
+    assert ours["chosen"]
+    told = r"there was no time for \d+ of \d+ settings of several requests; allow more with"
+    assert any(re.match(told, text) for text in artifact.report["warnings"])

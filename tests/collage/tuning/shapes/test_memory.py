@@ -109,6 +109,25 @@ def test_without_a_limit_copies_keep_to_the_leanest_target() -> None:
     assert fitted.limit_bytes == 130 * _MIB and not any(fitted.hot)
 
 
+@pytest.mark.parametrize(("limit_mib", "ends"), [(1000, [10, 40, None]), (255, [40, None])])
+def test_classes_that_differ_in_a_hot_plan_alone_are_one_without(
+    limit_mib: int, ends: list[int | None]
+) -> None:
+    timed = shapes({1: 0.4, 20: 0.3, 100: 0.3}, _us)
+    for at in timed:
+        cast(Any, at.sampling).chosen_by = SimpleNamespace(samples=[{}])
+    first, second = (timed[0].singles()[target][0].plan for target in (B, C))
+    plans = [(10, first), (40, first), (None, second)]
+    classes = [ChosenClass(up_to, plan, (i,)) for i, (up_to, plan) in enumerate(plans)]
+    run = cast(Run, SimpleNamespace(runner=_StatedRunner(), cancel=None))
+    regions = cast(RegionFiles, SimpleNamespace(model=MODEL, of=lambda part: part.nodes))
+    hot = [HotPlan(second, 1.0, 5), None, None]
+    fitted = fit_memory(run, regions, timed, classes, hot, limit_mib * _MIB)
+    assert (fitted.hot[0] is not None) == (limit_mib == 1000)
+    assert [one.up_to for one in fitted.classes] == ends
+    assert [i for one in fitted.classes for i in one.shapes] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("copies", "counts", "most"),
     [

@@ -35,6 +35,11 @@ from tests.tuning import tuned
 
 _TARGETS = ("onnxruntime", "openvino")
 _LIMIT: dict[str, Any] = {"time_limit_s": 2.0}
+_PLAN = {
+    "format": 1,
+    "model_sha256": "0" * 64,
+    "partitions": [{"target": "onnxruntime", "nodes": ["first"]}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +139,11 @@ def test_a_size_that_the_model_cannot_have_is_named(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"pareto": True}, "a front is found at one shape"),
+        (
+            {"objective": "throughput"},
+            "settings for the objective throughput .* give it, as --dim batch=1 --dim height=.* --dim width=",
+        ),
+        ({"plan": _PLAN}, "a plan is for one size of each dimension: give those .* as --dim batch=1"),
         (
             {"evaluate": "top1", "max_drop": 0.1},
             "evaluate=top1 scores real samples: give them with --inputs",

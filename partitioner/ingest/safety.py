@@ -138,6 +138,10 @@ def _check_values(proto: onnx.ModelProto) -> None:
     """Refuse maps, sequences and optional values, which no partition can be given, and inputs of unknown rank."""
     weights = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
+        if value.name not in weights and value.type.WhichOneof("value") is None:
+            raise ModelError(
+                f"input {value.name!r} has no type; export the model with the type and shape of its inputs"
+            )
         if value.name not in weights and repair.lacks_shape(value):
             raise ModelError(
                 f"input {value.name!r} has no shape, so even its rank is unknown; export the model with the shape of "

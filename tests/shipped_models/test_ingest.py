@@ -186,6 +186,24 @@ def test_hint_for_odd_names_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     assert model.index.values["in put:0"].shape == (1, 3)
 
 
+def test_hint_for_a_branch_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    path = saved(
+        """
+        m (float[4] x, int64 k) => (float[4] y) <int64 two = {2}> {
+            c = Equal(k, two)
+            y = If(c) <then_branch = t () => (float[4] o) { o = Exp(x) }, else_branch = e () => (float[4] p) { p = Neg(x) }>
+        }
+        """,
+        tmp_path,
+    )
+    proto = onnx.load(path)
+    proto.graph.input[1].name = proto.graph.node[0].input[0] = "sample rate"
+    onnx.save(proto, path)
+    _, info = ingest(path, tmp_path)
+    (told,) = [text for text in info.warnings if "is opaque" in text]
+    assert shlex.split(told.partition("with ")[2])[:2] == ["--dim", "sample rate=VALUE"]
+
+
 def test_random_numbers_are_refused_at_once_with_the_node(tmp_path: Path) -> None:
     path = saved(
         "m (float[4] x) => (float[4] y) { [nz] n = RandomNormalLike(x)  y = Add(x, n) }", tmp_path

@@ -115,6 +115,15 @@ def test_input_without_a_shape_is_refused_with_the_remedy(tmp_path: Path) -> Non
         ingest(path, tmp_path)
 
 
+def test_input_without_a_type_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = saved("m (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", tmp_path)
+    proto = onnx.load(path)
+    proto.graph.input[0].ClearField("type")
+    onnx.save(proto, path)
+    with pytest.raises(ModelError, match=r"input 'x' has no type; export the model with"):
+        ingest(path, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

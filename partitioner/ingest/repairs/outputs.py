@@ -30,7 +30,7 @@ def tell_outputs_apart(model: ir.Model, notes: list[str]) -> None:
 
 
 def tell_branch_outputs_apart(model: ir.Model) -> None:
-    """The same for branches of If, in place: where a branch is decided, its outputs become those of the node.
+    """The same for branches of If, in place: ONNX Runtime has other values of the first of two.
 
     Args:
         model: its nodes have unique names.

@@ -50,6 +50,26 @@ def test_unsorted_nodes_are_sorted_in_bodies_too(tmp_path: Path) -> None:
     assert [spec.name for spec in info.inputs] == ["x", "c"]
 
 
+def test_a_name_may_be_given_again_after_a_body_has_used_it(tmp_path: Path) -> None:
+    path = saved(
+        """
+        m (float[4] x, bool c) => (float[4] y) {
+            b = If(c) <
+                then_branch = h () => (float[4] o) { t = Exp(x)  o = Neg(t) },
+                else_branch = e () => (float[4] p) { p = Identity(x) }
+            >
+            t = Abs(b)
+            y = Sqrt(t)
+        }
+        """,
+        tmp_path,
+    )
+    model, _ = ingest(path, tmp_path)
+    values = {"x": np.array([-1, 0, 1, 2], np.float32), "c": np.array(True)}
+    (found,) = Reference(model, [values], tmp_path / "r").values(["y"])
+    np.testing.assert_allclose(found["y"], np.exp(values["x"] / 2), rtol=1e-6)
+
+
 def test_cycle_is_refused_with_the_node(tmp_path: Path) -> None:
     path = saved(
         "m (float[4] x) => (float[4] y) { [n] a = Add(x, b)  b = Relu(a)  y = Neg(b) }", tmp_path

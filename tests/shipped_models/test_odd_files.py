@@ -115,6 +115,17 @@ def test_input_without_a_shape_is_refused_with_the_remedy(tmp_path: Path) -> Non
         ingest(path, tmp_path)
 
 
+def test_output_of_unknown_rank_gets_that_of_a_run(tmp_path: Path) -> None:
+    """Neither ONNX nor ONNX Runtime infers the rank of what Scaler makes."""
+    text = "m (float[4, 2] x) => (float[4, 2] y) { y = ai.onnx.ml.Scaler<offset = [1.0, 2.0], scale = [1.0, 1.0]>(x) }"
+    path = saved(text, tmp_path)
+    proto = onnx.load(path)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, path)
+    model, _ = ingest(path, tmp_path)
+    assert model.index.values["y"].shape == (None, None)
+
+
 def test_input_without_a_type_is_refused_with_its_name(tmp_path: Path) -> None:
     path = saved("m (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", tmp_path)
     proto = onnx.load(path)

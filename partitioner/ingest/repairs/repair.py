@@ -96,11 +96,13 @@ def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
 
 
 def _used(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a node reads, those that its bodies capture too."""
     yield from node.input
     for body in bodies_of(node):
-        for inner in body.node:
-            yield from _used(inner)
-        yield from (value.name for value in body.output)
+        own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        own |= {name for inner in body.node for name in inner.output}
+        read = [name for inner in body.node for name in _used(inner)]
+        yield from (name for name in (*read, *(v.name for v in body.output)) if name not in own)
 
 
 def _sort(graph: onnx.GraphProto, outer: set[str]) -> bool:

@@ -81,7 +81,7 @@ def _as_named(name: str, drawn: Array, more: bool) -> Array:
     if last in _FACTORS and drawn.dtype.kind == "f" and drawn.size == 1:
         return np.ones_like(drawn)
     if more and drawn.dtype.kind in "iu" and _LENGTHS.search(last):
-        return np.maximum(drawn, 1)
+        return np.asarray(np.maximum(drawn, 1))
     counts = _POSITIONS.search(last) if more else last in ("position_ids", "positions")
     if counts and drawn.dtype.kind in "iu" and drawn.ndim:
         counted = np.arange(drawn.shape[-1], dtype=drawn.dtype)

@@ -191,8 +191,8 @@ def _fill_ranks(model: ir.Model, path: Path, runtime: Runtime | None) -> None:
     weights.write(_with_outputs(model, []), initializers, path, INLINE_LIMIT_BYTES)
     seen = runtime.shapes(path, [value.name or "" for value in bare])
     for value in bare:
-        if value.name in seen:
-            value.shape = ir.Shape([None] * len(seen[value.name]))
+        if (shape := seen.get(value.name or "")) is not None:
+            value.shape = ir.Shape([None] * len(shape))
 
 
 def inline_functions(model: ir.Model) -> None:

@@ -115,10 +115,12 @@ def _normalize(
     notes: list[str] = []
     metadata = authors_metadata(proto, notes)
     model = ir.from_proto(proto)
+    _import_own_operators(model)
     tell_outputs_apart(model, notes)
     ir.external_data.set_base_dir(model.graph, file.resolve().parent)
     inline_functions(model)
     _simplify(model)
+    _import_own_operators(model)
     tell_branch_outputs_apart(model)
     model = versions.convert(model, notes, least_opset)
     dimensions.bind(model, dims, kept)
@@ -150,6 +152,11 @@ def _normalize(
     return NormalizedInfo(
         path=path, inputs=tuple(index.values[name] for name in index.inputs), warnings=tuple(notes)
     )
+
+
+def _import_own_operators(model: ir.Model) -> None:
+    """Import ONNX's own operators, such as Identity, into a model that has none; unused imports are removed at the end."""
+    model.opset_imports.setdefault("", versions.MAX_OPSET)
 
 
 def write_normalized(model: ir.Model, path: Path) -> None:

@@ -126,6 +126,28 @@ def test_output_of_unknown_rank_gets_that_of_a_run(tmp_path: Path) -> None:
     assert model.index.values["y"].shape == (None, None)
 
 
+@pytest.mark.parametrize("outputs", [["y"], ["y", "y"], ["y", "w"]])
+def test_model_may_import_no_operators_of_onnx_itself(outputs: list[str], tmp_path: Path) -> None:
+    """As decision trees; an output that is there twice, or a weight, needs one."""
+    of_value = {
+        "y": helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4]),
+        "w": helper.make_tensor_value_info("w", TensorProto.FLOAT, [1]),
+    }
+    scaler = helper.make_node(
+        "Scaler", ["x"], ["y"], "s", domain="ai.onnx.ml", offset=[1.0], scale=[2.0]
+    )
+    graph = helper.make_graph(
+        [scaler],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
+        [of_value[name] for name in outputs],
+        [numpy_helper.from_array(np.ones(1, np.float32), "w")] if "w" in outputs else [],
+    )
+    imports = [helper.make_opsetid("ai.onnx.ml", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=6), tmp_path / "m.onnx")
+    np.testing.assert_array_equal(_run(tmp_path / "m.onnx", tmp_path), (X - 1) * 2)
+
+
 def test_input_without_a_type_is_refused_with_its_name(tmp_path: Path) -> None:
     path = saved("m (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", tmp_path)
     proto = onnx.load(path)

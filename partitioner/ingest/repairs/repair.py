@@ -99,7 +99,7 @@ def without_external_data(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_outside(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == onnx.TensorProto.EXTERNAL
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
 def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:

@@ -26,6 +26,10 @@ _NO_TENSORS = {
     "optional_type": "an optional value",
     "sparse_tensor_type": "a sparse tensor",
 }
+_PACKED = {
+    onnx.TensorProto.DataType.Value(name): name
+    for name in ("UINT2", "INT2", "UINT4", "INT4", "FLOAT4E2M1")
+}
 # ONNX Runtime writes these when it optimizes a model for the processor at hand.
 _OPTIMIZED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
@@ -149,6 +153,12 @@ def _check_values(proto: onnx.ModelProto) -> None:
             )
     for kind, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
+            element = value.type.tensor_type.elem_type
+            if value.name not in weights and element in _PACKED:
+                raise ModelError(
+                    f"{kind} {value.name!r} is of {_PACKED[element].lower()}, which runtimes hand over to nobody; cast it "
+                    "inside the model, to int8 or a float"
+                )
             of_maps = value.type.sequence_type.elem_type.HasField("map_type")
             held = next(
                 (words for field, words in _NO_TENSORS.items() if value.type.HasField(field)), ""

@@ -148,6 +148,21 @@ def test_model_may_import_no_operators_of_onnx_itself(outputs: list[str], tmp_pa
     np.testing.assert_array_equal(_run(tmp_path / "m.onnx", tmp_path), (X - 1) * 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("m (int4[4] x) => (float[4] y) <float s = {1}> { y = DequantizeLinear(x, s) }", "input 'x'"),
+        (
+            "m (float[4] x) => (int4[4] y) <float s = {1}, int4 z = {0}> { y = QuantizeLinear(x, s, z) }",
+            "output 'y'",
+        ),
+    ],
+)
+def test_inputs_and_outputs_of_four_bits_are_refused(text: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"{named} is of int4, which runtimes.*cast it inside"):
+        ingest(saved(text, tmp_path, 21), tmp_path)
+
+
 def test_input_without_a_type_is_refused_with_its_name(tmp_path: Path) -> None:
     path = saved("m (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", tmp_path)
     proto = onnx.load(path)

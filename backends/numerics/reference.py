@@ -58,7 +58,7 @@ _NUMPY_NAME = {
 }
 # Operators that look up rows of tables: which input has the ids, and which one the table.
 _LOOKUPS = {
-    "Gather": {1: 0},
+    **{op: {1: 0} for op in ("Gather", "GatherElements", "Scatter", "ScatterElements")},
     "com.microsoft::EmbedLayerNormalization": {0: 2, 1: 4, 8: 3},
     "com.microsoft::QEmbedLayerNormalization": {0: 2, 1: 4},
 }

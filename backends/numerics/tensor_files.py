@@ -39,13 +39,15 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Expected]]) -> None
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays as an ordinary .npz, text as characters of one width.
+    """Write arrays as an ordinary .npz, text as characters of one width, bfloat16 and float8 as their bytes.
 
     `numpy.savez` takes its own arguments for arrays of the names `file` and `allow_pickle`.
     """
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
             plain = array.astype(np.str_) if array.dtype.hasobject else array
+            if plain.dtype.isbuiltin == _OF_A_PACKAGE:
+                plain = np.ascontiguousarray(plain).reshape(plain.shape).view(f"V{plain.itemsize}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, plain, allow_pickle=False)
 

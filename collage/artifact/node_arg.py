@@ -99,7 +99,8 @@ def check_input(
     if not isinstance(value, np.ndarray):
         found = type(value).__name__
         raise BadInputError(f"input {name!r} must be a numpy array of {dtype.name}, not {found}")
-    if value.dtype.name != dtype.name:  # of another byte order it is the same
+    is_text = dtype.hasobject and value.dtype.kind == "U"
+    if not is_text and value.dtype.name != dtype.name:  # of another byte order it is the same
         raise BadInputError(
             f"input {name!r} must be a numpy array of {dtype.name}, not {value.dtype.name}"
         )

@@ -21,7 +21,7 @@ import numpy as np
 from collage.artifact.verification import Verification, VerificationError, input_hashes
 from collage.backends.contract import Available, SubModel
 from collage.backends.machine.resident_memory import peak_bytes
-from collage.backends.numerics.seeded import seeded_inputs
+from collage.backends.numerics.seeded import EDITION, seeded_inputs
 from collage.backends.registry import backend_of
 from collage.backends.support.file_digests import boot, identity
 from collage.partitioner.target import Target
@@ -106,9 +106,8 @@ def _seeded(
     inputs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int]
 ) -> Iterator[Mapping[str, np.ndarray]]:
     """The inputs of a seed, as this version makes them and as earlier ones did."""
-    yield seeded_inputs(inputs, seed, bounds)
-    yield seeded_inputs(inputs, seed, bounds, numbered=False)
-    yield seeded_inputs(inputs, seed, bounds, by_name=False)  # version 0.1
+    for edition in reversed(range(EDITION + 1)):
+        yield seeded_inputs(inputs, seed, bounds, edition)
 
 
 def versions_of(targets: Sequence[Target]) -> dict[str, str]:

@@ -39,7 +39,8 @@ def read_samples(
                 groups: dict[str, dict[str, np.ndarray]] = {}
                 for name in names:
                     group, own = in_group(name, wanted)
-                    groups.setdefault(group, {})[own or name] = _as_models_have_it(stored[name])
+                    array = _as_models_have_it(stored[name], wanted.get(own))
+                    groups.setdefault(group, {})[own or name] = array
         except (OSError, ValueError) as error:
             raise BadInputError(f"inputs file {str(file)!r} cannot be read as .npz: {error}") from None
         for group, arrays in (groups or {"": {}}).items():
@@ -68,10 +69,14 @@ def _separate(
     return [{name: np.asarray(array[i]) for name, array in arrays.items()} for i in range(count)]
 
 
-def _as_models_have_it(array: np.ndarray) -> np.ndarray:
+def _as_models_have_it(array: np.ndarray, spec: TensorSpec | None) -> np.ndarray:
     """Text as objects, which .npz files hold as characters of one width; numbers in the machine's byte order."""
     if array.dtype.kind == "U":
         return array.astype(object)
+    if array.dtype.kind == "V" and spec is not None and spec.dtype not in ("object", "unknown"):
+        # The file says only how large an element of bfloat16 or float8 is.
+        own = np.dtype(spec.dtype)
+        return array.view(own) if own.itemsize == array.dtype.itemsize else array
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

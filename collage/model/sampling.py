@@ -252,14 +252,18 @@ def searched_count(samples: int) -> int:
 
 
 def _has_nan(value: np.ndarray) -> bool:
-    return value.dtype.kind in "fc" and bool(np.isnan(value).any())
+    return value.dtype.kind in "fcV" and bool(np.isnan(_wide(value)).any())
 
 
 def _not_finite(value: np.ndarray) -> int:
     if not is_measured(value.dtype):
         return 0
-    wide = value.astype(np.float32) if value.dtype.kind == "V" else value
-    return int(np.count_nonzero(~np.isfinite(wide)))
+    return int(np.count_nonzero(~np.isfinite(_wide(value))))
+
+
+def _wide(value: np.ndarray) -> np.ndarray:
+    """The value in a type of numpy's own: ml_dtypes' floats are of kind "V"."""
+    return value.astype(np.float32) if value.dtype.kind == "V" else value
 
 
 def _same(value: np.ndarray, others: Sequence[np.ndarray]) -> bool:

@@ -2,7 +2,7 @@
 
 onnxscript and onnx-ir fold; here are the limits, since a tiny model can ask for a huge constant.
 Constant fills (ConstantOfShape) are folded within the budget, since runtimes pack only initializers;
-other operators only while small, except those that move data around.
+other operators only while small, except those that move data around. What is not folded stays a node.
 """
 
 from __future__ import annotations
@@ -42,11 +42,26 @@ _CONSTANTS = {
     **{"value_float": np.float32, "value_floats": np.float32},
 }
 _TEXTS = {"value_string", "value_strings"}
+# The library takes these for what they are since this opset: it writes the operators of that one, and computes as there.
+_FOLDED_SINCE = {
+    **{"ConcatFromSequence": 13, "SplitToSequence": 18},
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13),
+}
 # ONNX infers a wrong shape of these; the rank of their output.
 _MISREAD = {"STFT": 4}
 _NOT_INFERRED = "collage.not-inferred"
-# Folding these would hide from runtimes that the weights are quantized.
-_KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+# Operators that ONNX computes as ONNX Runtime does, and with which models compute constants. It has other values of many
+# layers (pools, normalization, Resize), and folding DequantizeLinear would hide from runtimes that weights are quantized.
+_COMPUTED = """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor
+    BlackmanWindow Cast CastLike Ceil Clip Compress Concat ConstantOfShape Cos Cosh CumSum Div Einsum Equal Erf Exp Expand
+    EyeLike Flatten Floor Gather GatherElements GatherND Gemm Greater GreaterOrEqual HammingWindow HannWindow Hardmax
+    Identity IsInf IsNaN Less LessOrEqual Log LogSoftmax MatMul Max Mean MelWeightMatrix Min Mod Mul Neg NonZero Not OneHot
+    Or Pad Pow Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Sinh Size Slice Softmax
+    Sqrt Squeeze Sub Sum Tan Tanh Tile Transpose Trilu Unsqueeze Where Xor
+"""
+_FOLDED = frozenset(_COMPUTED.split())
 
 
 class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc]
@@ -59,13 +74,26 @@ class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc
         return
 
     def process_node(self, node: ir.Node, is_function: bool) -> Any:
-        # The library writes the Unsqueeze of opset 13 whatever the model's opset is.
-        if node.op_type == "ConcatFromSequence" and self._opset_imports.get("", 0) < 13:
-            return None
-        # It writes the Split of opset 18.
-        if node.op_type == "SplitToSequence" and self._opset_imports.get("", 0) < 18:
+        if node.domain == "" and self._is_misread(node):
             return None
         return super().process_node(node, is_function)
+
+    def _is_misread(self, node: ir.Node) -> bool:
+        """Whether the library would write another computation than the node's."""
+        if self._opset_imports.get("", 0) < _FOLDED_SINCE.get(node.op_type, 0):
+            return True
+        if node.op_type == "Abs":  # it takes no sum of sizes for negative
+            return isinstance(self._state.get_sym_value(node.inputs[0]), ir.Shape)
+        if node.op_type == "SplitToSequence" and len(node.inputs) > 1 and node.inputs[1] is not None:
+            split = node.inputs[1]
+            if (
+                split.shape
+            ):  # ONNX Runtime ignores `keepdims` beside a list of sizes, and the library does not
+                node.attributes.pop("keepdims", None)
+            return (
+                split.const_value is None and not split.shape
+            )  # it stops at one size that is computed
+        return False
 
     def _do_inference(self, node: ir.Node) -> None:
         if node.domain == "" and node.op_type in _MISREAD:
@@ -85,7 +113,7 @@ class _Budget:
         self._left = MAX_FOLDED_BYTES
 
     def should_fold(self, node: ir.Node) -> bool:
-        if node.op_type in _KEPT or node.domain not in ("", "ai.onnx.ml"):
+        if node.domain or node.op_type not in _FOLDED:
             return False
         if any(v is not None and v.dtype == ir.DataType.STRING for v in (*node.inputs, *node.outputs)):
             return False  # the library's inference stops at text that it folded

@@ -33,7 +33,8 @@ def bind(model: ir.Model, dims: Mapping[str, int], kept: Collection[str] = ()) -
         ModelError: a name is unknown, a size is negative, or one contradicts the sum that its name is.
     """
     of_model = read_dims(model)
-    known = _bind_scalars(model, dims)
+    # Where a dimension and an input have one name, the dimension is meant.
+    known = _bind_scalars(model, {n: size for n, size in dims.items() if n not in of_model.places})
     for name, size in dims.items():
         if name not in known and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
             raise ModelError(f"dimension {name}={size} must be a whole number that is not negative")

@@ -11,6 +11,7 @@ It calls native parsers on untrusted data: run it in a sandboxed child.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,10 @@ from collage.partitioner.ingest import constant_folding, dimensions, safety, ver
 from collage.partitioner.ingest.repairs import repair
 from collage.partitioner.ingest.repairs.declared_shapes import DeclaredShapes
 from collage.partitioner.ingest.repairs.metadata import authors_metadata
-from collage.partitioner.ingest.repairs.outputs import tell_outputs_apart
+from collage.partitioner.ingest.repairs.outputs import (
+    tell_branch_outputs_apart,
+    tell_outputs_apart,
+)
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
@@ -111,10 +115,13 @@ def _normalize(
     notes: list[str] = []
     metadata = authors_metadata(proto, notes)
     model = ir.from_proto(proto)
+    _import_own_operators(model)
     tell_outputs_apart(model, notes)
     ir.external_data.set_base_dir(model.graph, file.resolve().parent)
     inline_functions(model)
     _simplify(model)
+    _import_own_operators(model)
+    tell_branch_outputs_apart(model)
     model = versions.convert(model, notes, least_opset)
     dimensions.bind(model, dims, kept)
     names = [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
@@ -133,6 +140,7 @@ def _normalize(
         declared.fill_ranks(model)
     else:
         _fill_declared(model, declared, path, runtime, notes)
+    _fill_ranks(model, path, runtime)
     _check_outputs(model)
     model.metadata_props.clear()
     model.metadata_props.update(metadata)
@@ -144,6 +152,11 @@ def _normalize(
     return NormalizedInfo(
         path=path, inputs=tuple(index.values[name] for name in index.inputs), warnings=tuple(notes)
     )
+
+
+def _import_own_operators(model: ir.Model) -> None:
+    """Import ONNX's own operators, such as Identity, into a model that has none; unused imports are removed at the end."""
+    model.opset_imports.setdefault("", versions.MAX_OPSET)
 
 
 def write_normalized(model: ir.Model, path: Path) -> None:
@@ -174,6 +187,19 @@ def _fill_declared(
         weights.write(_with_outputs(model, unproven), initializers, path, INLINE_LIMIT_BYTES)
         seen = runtime.shapes(path, [value.name or "" for value in unproven])
     declared.fill(model, seen, notes)
+
+
+def _fill_ranks(model: ir.Model, path: Path, runtime: Runtime | None) -> None:
+    """Give outputs of unknown rank that of a run."""
+    bare = [v for v in model.graph.outputs if v.shape is None and isinstance(v.type, ir.TensorType)]
+    if runtime is None or not bare:
+        return
+    initializers = list(model.graph.initializers.values())
+    weights.write(_with_outputs(model, []), initializers, path, INLINE_LIMIT_BYTES)
+    seen = runtime.shapes(path, [value.name or "" for value in bare])
+    for value in bare:
+        if (shape := seen.get(value.name or "")) is not None:
+            value.shape = ir.Shape([None] * len(shape))
 
 
 def inline_functions(model: ir.Model) -> None:
@@ -221,7 +247,7 @@ def _check_outputs(model: ir.Model) -> None:
     for value in model.graph.outputs:
         if value.shape is None and isinstance(value.type, ir.TensorType | None):
             raise ModelError(
-                f"output {value.name!r} has no shape, and neither ONNX nor ONNX Runtime infers one; "
+                f"output {value.name!r} has no shape, and neither ONNX nor ONNX Runtime tells one; "
                 "give it one with its rank"
             )
 
@@ -253,7 +279,7 @@ def _notes_on_branches(index: GraphIndex) -> list[str]:
         behind = bits(index.ancestors[condition] | 1 << condition)
         deciding = {name for i in behind for name in index.nodes[i].used} & set(index.inputs)
         if deciding and deciding <= scalars:
-            flags = " ".join(f"--dim {name}=VALUE" for name in sorted(deciding))
+            flags = " ".join(f"--dim {shlex.quote(f'{name}=VALUE')}" for name in sorted(deciding))
             notes.append(
                 f"node {node.name!r} is opaque: decide its condition with {flags} to look inside"
             )

@@ -26,6 +26,10 @@ _NO_TENSORS = {
     "optional_type": "an optional value",
     "sparse_tensor_type": "a sparse tensor",
 }
+_PACKED = {
+    onnx.TensorProto.DataType.Value(name): name
+    for name in ("UINT2", "INT2", "UINT4", "INT4", "FLOAT4E2M1")
+}
 # ONNX Runtime writes these when it optimizes a model for the processor at hand.
 _OPTIMIZED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
@@ -138,6 +142,10 @@ def _check_values(proto: onnx.ModelProto) -> None:
     """Refuse maps, sequences and optional values, which no partition can be given, and inputs of unknown rank."""
     weights = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
+        if value.name not in weights and value.type.WhichOneof("value") is None:
+            raise ModelError(
+                f"input {value.name!r} has no type; export the model with the type and shape of its inputs"
+            )
         if value.name not in weights and repair.lacks_shape(value):
             raise ModelError(
                 f"input {value.name!r} has no shape, so even its rank is unknown; export the model with the shape of "
@@ -145,6 +153,12 @@ def _check_values(proto: onnx.ModelProto) -> None:
             )
     for kind, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
+            element = value.type.tensor_type.elem_type
+            if value.name not in weights and element in _PACKED:
+                raise ModelError(
+                    f"{kind} {value.name!r} is of {_PACKED[element].lower()}, which runtimes hand over to nobody; cast it "
+                    "inside the model, to int8 or a float"
+                )
             of_maps = value.type.sequence_type.elem_type.HasField("map_type")
             held = next(
                 (words for field, words in _NO_TENSORS.items() if value.type.HasField(field)), ""

@@ -19,6 +19,8 @@ MIN_IR, MAX_IR = 10, 13
 MAX_OPSET = 26
 OLDEST_PROMISED_OPSET = 7
 _SMALL_BYTES = 1024
+# Since when Hardmax takes one axis, a mask of Dropout is true where values are kept, and pixels have centers.
+_ONE_AXIS, _TRUE_MASK, _HALF_PIXEL = 13, 12, 11
 
 
 def is_newer(model: ir.Model) -> bool:
@@ -62,6 +64,7 @@ def convert(model: ir.Model, notes: list[str], least_opset: int = 0) -> ir.Model
 def _raised(model: ir.Model, target: int, notes: list[str]) -> ir.Model:
     opset = model.opset_imports[""]
     try:
+        _refuse_misread(model)
         raised = _converted(model, target)
     except ModelError as error:
         notes.append(f"left as it is, so nothing in it can be quantized: {error}")
@@ -70,6 +73,38 @@ def _raised(model: ir.Model, target: int, notes: list[str]) -> ir.Model:
         f"opset {opset} converted to {target}, in which weights can have a scale for each channel"
     )
     return raised
+
+
+def _refuse_misread(model: ir.Model) -> None:
+    """Refuse operators of which onnx's converter makes something that computes other values.
+
+    Raises:
+        ModelError: there is one.
+    """
+    opset = model.opset_imports[""]
+    for node in _onnx_nodes(model):
+        is_mask_read = len(node.outputs) > 1 and (
+            node.outputs[1].uses() or node.outputs[1].is_graph_output()
+        )
+        if (
+            (node.op_type == "Hardmax" and opset < _ONE_AXIS)
+            or (node.op_type == "Dropout" and opset < _TRUE_MASK and is_mask_read)
+            or (node.op_type in ("Resize", "Upsample") and opset < _HALF_PIXEL and not _repeats(node))
+        ):
+            raise ModelError(
+                f"onnx's converter makes another computation of {node.name!r} ({node.op_type}) of opset {opset}"
+            )
+
+
+def _repeats(node: ir.Node) -> bool:
+    """Whether a Resize or Upsample only repeats elements, which is the same in each opset."""
+    mode, scales = node.attributes.get("mode"), node.attributes.get("scales")
+    given = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] else None
+    factors = [] if given is None else given.numpy().reshape(-1).tolist()
+    if scales is not None:
+        factors = list(scales.as_floats())
+    is_nearest = mode is None or mode.as_string() == "nearest"
+    return is_nearest and bool(factors) and all(f >= 1 and f == round(f) for f in factors)
 
 
 def _onnx_nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -80,3 +80,35 @@ def test_zip_of_macos_is_taken(tmp_path: Path) -> None:
         archive.writestr("m/._m.onnx", b"\0\5\x16\7")
     found, _ = ingest(tmp_path / "m.zip", tmp_path)
     assert "w" in found.index.constants
+
+
+@pytest.mark.parametrize("place", ["branch", "constant"])
+def test_unsorted_model_may_have_data_beside_it_for_inner_tensors(place: str, tmp_path: Path) -> None:
+    """ONNX's checker knows only the main graph's weights in other files."""
+    inner = "w = Constant<value = float[1] {0.0}>()" if place == "constant" else ""
+    path = saved(
+        f"""
+        m (float[2048] x, bool c) => (float[2048] y) {{
+            y = Neg(b)
+            b = If(c) <
+                then_branch = t () => (float[2048] o) {{ {inner} o = Add(x, w) }},
+                else_branch = e () => (float[2048] p) {{ p = Abs(x) }}
+            >
+        }}
+        """,
+        tmp_path,
+    )
+    proto = onnx.load(path)
+    branch = next(a.g for a in proto.graph.node[1].attribute if a.name == "then_branch")
+    tensor = branch.node[0].attribute[0].t if place == "constant" else branch.initializer.add()
+    tensor.Clear()
+    tensor.name, tensor.data_type, tensor.data_location = "w", 1, onnx.TensorProto.EXTERNAL
+    tensor.dims.append(2048)
+    tensor.external_data.add(key="location", value="sub/w.bin")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "w.bin").write_bytes(WEIGHTS.tobytes())
+    path.write_bytes(proto.SerializeToString())
+    model, _ = ingest(path, tmp_path)
+    given = {"x": np.ones(2048, np.float32), "c": np.array(True)}
+    (found,) = Reference(model, [given], tmp_path / "r").values(["y"])
+    np.testing.assert_array_equal(found["y"], -(WEIGHTS + 1))

@@ -50,6 +50,26 @@ def test_unsorted_nodes_are_sorted_in_bodies_too(tmp_path: Path) -> None:
     assert [spec.name for spec in info.inputs] == ["x", "c"]
 
 
+def test_a_name_may_be_given_again_after_a_body_has_used_it(tmp_path: Path) -> None:
+    path = saved(
+        """
+        m (float[4] x, bool c) => (float[4] y) {
+            b = If(c) <
+                then_branch = h () => (float[4] o) { t = Exp(x)  o = Neg(t) },
+                else_branch = e () => (float[4] p) { p = Identity(x) }
+            >
+            t = Abs(b)
+            y = Sqrt(t)
+        }
+        """,
+        tmp_path,
+    )
+    model, _ = ingest(path, tmp_path)
+    values = {"x": np.array([-1, 0, 1, 2], np.float32), "c": np.array(True)}
+    (found,) = Reference(model, [values], tmp_path / "r").values(["y"])
+    np.testing.assert_allclose(found["y"], np.exp(values["x"] / 2), rtol=1e-6)
+
+
 def test_cycle_is_refused_with_the_node(tmp_path: Path) -> None:
     path = saved(
         "m (float[4] x) => (float[4] y) { [n] a = Add(x, b)  b = Relu(a)  y = Neg(b) }", tmp_path
@@ -184,6 +204,24 @@ def test_hint_for_odd_names_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     name, _, size = value.rpartition("=")
     model, _ = ingest(tmp_path / "odd.onnx", tmp_path / "again", {name: int(size)})
     assert model.index.values["in put:0"].shape == (1, 3)
+
+
+def test_hint_for_a_branch_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    path = saved(
+        """
+        m (float[4] x, int64 k) => (float[4] y) <int64 two = {2}> {
+            c = Equal(k, two)
+            y = If(c) <then_branch = t () => (float[4] o) { o = Exp(x) }, else_branch = e () => (float[4] p) { p = Neg(x) }>
+        }
+        """,
+        tmp_path,
+    )
+    proto = onnx.load(path)
+    proto.graph.input[1].name = proto.graph.node[0].input[0] = "sample rate"
+    onnx.save(proto, path)
+    _, info = ingest(path, tmp_path)
+    (told,) = [text for text in info.warnings if "is opaque" in text]
+    assert shlex.split(told.partition("with ")[2])[:2] == ["--dim", "sample rate=VALUE"]
 
 
 def test_random_numbers_are_refused_at_once_with_the_node(tmp_path: Path) -> None:

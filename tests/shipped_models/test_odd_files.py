@@ -115,6 +115,63 @@ def test_input_without_a_shape_is_refused_with_the_remedy(tmp_path: Path) -> Non
         ingest(path, tmp_path)
 
 
+def test_output_of_unknown_rank_gets_that_of_a_run(tmp_path: Path) -> None:
+    """Neither ONNX nor ONNX Runtime infers the rank of what Scaler makes."""
+    text = "m (float[4, 2] x) => (float[4, 2] y) { y = ai.onnx.ml.Scaler<offset = [1.0, 2.0], scale = [1.0, 1.0]>(x) }"
+    path = saved(text, tmp_path)
+    proto = onnx.load(path)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, path)
+    model, _ = ingest(path, tmp_path)
+    assert model.index.values["y"].shape == (None, None)
+
+
+@pytest.mark.parametrize("outputs", [["y"], ["y", "y"], ["y", "w"]])
+def test_model_may_import_no_operators_of_onnx_itself(outputs: list[str], tmp_path: Path) -> None:
+    """As decision trees; an output that is there twice, or a weight, needs one."""
+    of_value = {
+        "y": helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4]),
+        "w": helper.make_tensor_value_info("w", TensorProto.FLOAT, [1]),
+    }
+    scaler = helper.make_node(
+        "Scaler", ["x"], ["y"], "s", domain="ai.onnx.ml", offset=[1.0], scale=[2.0]
+    )
+    graph = helper.make_graph(
+        [scaler],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
+        [of_value[name] for name in outputs],
+        [numpy_helper.from_array(np.ones(1, np.float32), "w")] if "w" in outputs else [],
+    )
+    imports = [helper.make_opsetid("ai.onnx.ml", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=6), tmp_path / "m.onnx")
+    np.testing.assert_array_equal(_run(tmp_path / "m.onnx", tmp_path), (X - 1) * 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("m (int4[4] x) => (float[4] y) <float s = {1}> { y = DequantizeLinear(x, s) }", "input 'x'"),
+        (
+            "m (float[4] x) => (int4[4] y) <float s = {1}, int4 z = {0}> { y = QuantizeLinear(x, s, z) }",
+            "output 'y'",
+        ),
+    ],
+)
+def test_inputs_and_outputs_of_four_bits_are_refused(text: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"{named} is of int4, which runtimes.*cast it inside"):
+        ingest(saved(text, tmp_path, 21), tmp_path)
+
+
+def test_input_without_a_type_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = saved("m (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", tmp_path)
+    proto = onnx.load(path)
+    proto.graph.input[0].ClearField("type")
+    onnx.save(proto, path)
+    with pytest.raises(ModelError, match=r"input 'x' has no type; export the model with"):
+        ingest(path, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -158,9 +158,26 @@ def test_seeded_inputs_know_the_names_of_the_field() -> None:
         TensorSpec("x", "float32", (3,)),
         TensorSpec("speed", "float32", (1,)),
     ]
-    named, plain = seeded_inputs(specs, 0), seeded_inputs(specs, 0, by_name=False)
+    named, plain = seeded_inputs(specs, 0), seeded_inputs(specs, 0, edition=0)
     assert (named["attention_mask"] == 1).all() and not (plain["attention_mask"] == 1).all()
     np.testing.assert_array_equal(named["position_ids"], [[0, 1, 2, 3, 4]] * 2)
     np.testing.assert_array_equal(named["past_key_values.0.key"], plain["past_key_values.0.key"] / 8)
     np.testing.assert_array_equal(named["x"], plain["x"])
     assert named["speed"] == 1 != plain["speed"]  # near 0 a speech model answers with minutes of sound
+
+
+def test_seeded_inputs_know_masks_of_padding_and_lengths() -> None:
+    """In PyTorch's masks true is what is left out, and a mean of no frames is NaN."""
+    specs = [
+        TensorSpec("src_key_padding_mask", "bool", (2, 5)),
+        TensorSpec("x_lengths", "int64", (64,)),
+        TensorSpec("decoder_position_ids", "int64", (1, 4)),
+        TensorSpec("cache_position", "int64", (4,)),
+        TensorSpec("strength", "int64", (64,)),
+    ]
+    made, plain = seeded_inputs(specs, 0), seeded_inputs(specs, 0, edition=0)
+    assert not made["src_key_padding_mask"].any() and plain["src_key_padding_mask"].any()
+    np.testing.assert_array_equal(made["x_lengths"], np.maximum(plain["x_lengths"], 1))
+    np.testing.assert_array_equal(made["decoder_position_ids"], [[0, 1, 2, 3]])
+    np.testing.assert_array_equal(made["cache_position"], [0, 1, 2, 3])
+    np.testing.assert_array_equal(made["strength"], plain["strength"])

@@ -14,6 +14,7 @@ import pytest
 
 import collage
 from collage.backends.registry import for_tests, installed
+from collage.partitioner.errors import BadInputError
 from tests.shipped_models.test_ingest import saved
 
 pytestmark = pytest.mark.slow
@@ -200,3 +201,21 @@ def test_values_of_four_bits_stay_inside_partitions(tmp_path: Path) -> None:
     with collage.load(artifact.path) as session:
         (y,) = session.run(None, {"x": x})
     np.testing.assert_allclose(y, np.maximum(np.round(np.tanh(x) / 0.25) * 0.25, 0), atol=1e-6)
+
+
+def test_text_may_be_given_in_numpys_own_type(tmp_path: Path) -> None:
+    """As ONNX Runtime takes it."""
+    text = "m (string[2] a, string[n] b) => (string[2] y, string[n] z) { y = StringConcat(a, a)  z = Identity(b) }"
+    artifact = collage.tune(
+        saved(text, tmp_path, 20),
+        ["onnxruntime"],
+        output=tmp_path / "a.onnx",
+        dims={"n": "1..3"},
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=3,
+    )
+    with collage.load(artifact.path) as session:
+        y, z = session.run(None, {"a": np.array(["ä", "word"]), "b": np.array(["one", "", "three"])})
+        with pytest.raises(BadInputError, match="'a' must be a numpy array of object, not float32"):
+            session.run(None, {"a": np.zeros(2, np.float32), "b": np.array(["b"])})
+    assert (y.tolist(), z.tolist()) == (["ää", "wordword"], ["one", "", "three"])

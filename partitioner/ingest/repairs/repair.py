@@ -18,7 +18,7 @@ import onnx
 from collage.partitioner.errors import ModelError
 from collage.partitioner.ingest.repairs.forms import write_common_forms
 from collage.partitioner.ingest.repairs.functions import give_one_opset
-from collage.partitioner.ingest.repairs.walk import bodies_of, nodes_of
+from collage.partitioner.ingest.repairs.walk import bodies_of, graphs_of, nodes_of
 
 # ONNX Runtime registers these in ONNX's own domain; ONNX does not know them.
 RUNTIME_OPERATORS = frozenset(
@@ -77,16 +77,29 @@ def check(proto: onnx.ModelProto, path: Path, changed: bool) -> None:
 
 
 def without_external_data(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which what lies in external files is an input of the graph."""
+    """A copy in which what lies in external files, also for bodies and Constant nodes, is an input of the main graph."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     known = {value.name for value in copy.graph.input}
-    for tensor in [t for t in copy.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]:
-        if tensor.name not in known:
-            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            copy.graph.input.append(value)
-        copy.graph.initializer.remove(tensor)
+    for graph in list(graphs_of(copy)):
+        outside = {tensor.name: tensor for tensor in graph.initializer if _is_outside(tensor)}
+        for tensor in outside.values():
+            graph.initializer.remove(tensor)
+        for node in list(graph.node):
+            tensors = [a.t for a in node.attribute if a.HasField("t") and _is_outside(a.t)]
+            if node.op_type == "Constant" and tensors:
+                outside[node.output[0]] = tensors[0]
+                graph.node.remove(node)
+        for name, tensor in outside.items():
+            if name not in known:
+                value = onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+                copy.graph.input.append(value)
+                known.add(name)
     return copy
+
+
+def _is_outside(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
 def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
@@ -96,11 +109,13 @@ def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
 
 
 def _used(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a node reads, those that its bodies capture too."""
     yield from node.input
     for body in bodies_of(node):
-        for inner in body.node:
-            yield from _used(inner)
-        yield from (value.name for value in body.output)
+        own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        own |= {name for inner in body.node for name in inner.output}
+        read = [name for inner in body.node for name in _used(inner)]
+        yield from (name for name in (*read, *(v.name for v in body.output)) if name not in own)
 
 
 def _sort(graph: onnx.GraphProto, outer: set[str]) -> bool:

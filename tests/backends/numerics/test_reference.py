@@ -120,6 +120,12 @@ def test_ids_that_are_reshaped_on_the_way_stay_within(way: str) -> None:
     assert _bounds_of(f"{text} {{ {way}  y = Gather(kinds, i) }}") == {"kind": 2}
 
 
+def test_places_of_elements_stay_within_their_axis() -> None:
+    text = """g (int64[2, 3] i, int64[2, 3] j, float[2, 9] x) => (float[2, 3] y, float[2, 9] z)
+        { y = GatherElements(x, i)  z = ScatterElements<axis = 1>(x, j, y) }"""
+    assert _bounds_of(text) == {"i": 2}
+
+
 def test_ids_that_are_computed_with_have_no_bound() -> None:
     text = "g (int64[2] kind, int64 one, float[3, 3] kinds) => (float[2, 3] y)"
     assert not _bounds_of(f"{text} {{ i = Add(kind, one)  y = Gather(kinds, i) }}")
@@ -162,8 +168,8 @@ def test_numbers_behind_a_name_change_nothing(name: str) -> None:
 
 def test_older_artifacts_have_inputs_without_such_names() -> None:
     spec = TensorSpec("attention_mask.1", "int64", (1, 6))
-    older = seeded_inputs([spec], 0, numbered=False)[spec.name]
-    np.testing.assert_array_equal(older, seeded_inputs([spec], 0, by_name=False)[spec.name])
+    older = seeded_inputs([spec], 0, edition=1)[spec.name]
+    np.testing.assert_array_equal(older, seeded_inputs([spec], 0, edition=0)[spec.name])
 
 
 def test_seeded_inputs_fit_their_type() -> None:

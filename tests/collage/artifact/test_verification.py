@@ -22,7 +22,7 @@ from collage.artifact.verification import (
     input_hashes,
 )
 from collage.backends.numerics.comparison import Ranged
-from collage.backends.numerics.seeded import seeded_inputs
+from collage.backends.numerics.seeded import EDITION, seeded_inputs
 from collage.backends.support import conversion
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.executor import Executor
@@ -85,10 +85,11 @@ def test_digest_of_an_older_artifact_is_read() -> None:
     assert older.counts is None and older.error_of(_value(8, 10)) == 0.0
 
 
-@pytest.mark.parametrize("older", [{}, {"numbered": False}, {"by_name": False}])
-def test_seeded_inputs_of_older_artifacts_are_made_again(older: dict[str, bool]) -> None:
-    specs = [TensorSpec("attention_mask:0", "int64", (1, 6)), TensorSpec("mask", "int64", (1, 6))]
-    sample = seeded_inputs(specs, 3, **older)
+@pytest.mark.parametrize("edition", range(EDITION + 1))
+def test_seeded_inputs_of_older_artifacts_are_made_again(edition: int) -> None:
+    names = ("attention_mask:0", "mask", "padding_mask")
+    specs = [TensorSpec(name, "int64", (1, 6)) for name in names]
+    sample = seeded_inputs(specs, 3, edition=edition)
     stored = Verification((3,), (input_hashes(sample),), ({},), {})
     (again,) = verify.samples_of(stored, specs)
     assert input_hashes(again) == input_hashes(sample)

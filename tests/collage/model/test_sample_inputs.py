@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
 import numpy as np
 import pytest
 
+from collage.backends.numerics.tensor_files import write_npz
 from collage.model.sample_inputs import read_samples
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
@@ -26,6 +28,16 @@ def test_numbers_come_in_the_byte_order_of_the_machine(tmp_path: Path) -> None:
     (sample,) = read_samples(tmp_path / "x.npz", [_SPEC])
     assert sample["x"].dtype == np.float32 and sample["x"].dtype.isnative
     np.testing.assert_array_equal(sample["x"].reshape(-1), range(6))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_types_that_files_do_not_know_are_those_of_the_model(kind: str, tmp_path: Path) -> None:
+    value = np.arange(6).reshape(2, 3).astype(np.dtype(kind))
+    write_npz(tmp_path / "x.npz", {"x": value, "t": value[0, 0]})
+    specs = [TensorSpec("x", kind, (None, 3)), TensorSpec("t", kind, ())]
+    (sample,) = read_samples(tmp_path / "x.npz", specs)
+    assert sample["x"].dtype == value.dtype and sample["t"].shape == ()
+    np.testing.assert_array_equal(sample["x"], value)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (3,), (0, 5, 3), (1, 2, 5, 3)])

@@ -15,8 +15,8 @@ from collage.partitioner.errors import ModelError
 from tests.shipped_models.test_ingest import saved
 
 
-def _sampling(body: str, folder: Path, inputs: Path | None = None) -> Sampling:
-    text = f"m (float[4, 8] x) => (float[4, 8] y) <float zero = {{0}}> {{ {body} }}"
+def _sampling(body: str, folder: Path, inputs: Path | None = None, made: str = "float") -> Sampling:
+    text = f"m (float[4, 8] x) => ({made}[4, 8] y) <float zero = {{0}}> {{ {body} }}"
     model, info = ingest(saved(text, folder), folder)
     return Sampling(
         model=model,
@@ -45,8 +45,11 @@ def test_reference_without_a_finite_element_is_refused(tmp_path: Path) -> None:
         sampling.check_reference()
 
 
-def test_nan_in_the_reference_is_refused(tmp_path: Path) -> None:
-    sampling = _sampling("y = Log(x)", tmp_path)
+@pytest.mark.parametrize(
+    ("made", "body"), [("float", "y = Log(x)"), ("bfloat16", "a = Log(x)  y = Cast<to = 16>(a)")]
+)
+def test_nan_in_the_reference_is_refused(made: str, body: str, tmp_path: Path) -> None:
+    sampling = _sampling(body, tmp_path, made=made)
     with pytest.raises(ModelError, match=r"the reference output 'y' has NaN.*--inputs"):
         sampling.check_reference()
 

@@ -96,3 +96,13 @@ def test_a_dimension_that_stays_free_tells_all_dimensions() -> None:
         bind(_decoder(), {"batch": 1, "y:0": 2})
     copied = pickle.loads(pickle.dumps(raised.value))
     assert copied.dims == raised.value.dims and copied.dims.free == ("batch", "past", "y:0")
+
+
+def test_an_input_with_the_name_of_a_dimension_stays_an_input() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[length, 2] x, int64 length) => (float[length, 2] y) { f = Cast<to = 1>(length)  y = Mul(x, f) }"""
+    )
+    bind(model, {"length": 3})
+    assert [value.name for value in model.graph.inputs] == ["x", "length"]
+    assert model.graph.inputs[0].shape == (3, 2)

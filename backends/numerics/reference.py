@@ -59,6 +59,7 @@ _NUMPY_NAME = {
 # Operators that look up rows of tables: which input has the ids, and which one the table.
 _LOOKUPS = {
     **{op: {1: 0} for op in ("Gather", "GatherElements", "Scatter", "ScatterElements")},
+    **{op: {4: 0} for op in ("GRU", "LSTM", "RNN")},  # lengths within the steps
     "com.microsoft::EmbedLayerNormalization": {0: 2, 1: 4, 8: 3},
     "com.microsoft::QEmbedLayerNormalization": {0: 2, 1: 4},
 }

@@ -17,6 +17,7 @@ from typing import Literal
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.sub_graph import Limits, SubGraph
+from collage.partitioner.lazy import ir
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.pattern import IndexedModel, Pattern
 from collage.partitioner.rules.proposal import Rule, Scope
@@ -82,11 +83,13 @@ def enumerate_candidates(
     refusals = dict(known.refusals) if known else {}
     notes = list(known.notes) if known else []
     made = [model.index.values[name] for name in model.index.producer]
-    packed = {value.name for value in made if value.is_packed} - set(model.index.outputs)
+    kept = {value.name for value in made if value.is_packed} - set(model.index.outputs)
+    inner = (value for node in model.ir.graph for value in node.outputs)
+    kept |= {v.name or "" for v in inner if isinstance(v.type, ir.SequenceType | ir.OptionalType)}
     for spec in specs:
         scope = Scope(model, spec.supports)
         proposals = rule_for(spec).candidates(scope)
-        sensible = [p for p in proposals.found if _refusal(model.index, p.nodes, spec, packed) is None]
+        sensible = [p for p in proposals.found if _refusal(model.index, p.nodes, spec, kept) is None]
         found += [Candidate(p.nodes, spec.target, p.rule) for p in sensible]
         notes += [f"{spec.target}: {note}" for note in proposals.notes]
         covered = 0
@@ -94,22 +97,24 @@ def enumerate_candidates(
             covered |= proposal.nodes
         for i, refusal in enumerate(scope.refusals):
             if not covered >> i & 1:
-                refusal = refusal or _refusal(model.index, 1 << i, spec, packed)
+                refusal = refusal or _refusal(model.index, 1 << i, spec, kept)
                 refusals[i, spec.target] = refusal or "the target's rules propose nothing for it"
     return CandidateSet.build(model.index, found, refusals, notes)
 
 
-def _refusal(index: GraphIndex, nodes: int, spec: TargetSpec, packed: set[str]) -> str | None:
+def _refusal(index: GraphIndex, nodes: int, spec: TargetSpec, kept: set[str]) -> str | None:
     """Why taken nodes are not offered as one partition.
 
     Args:
-        packed: values that runtimes cannot hand over, so that none may cross its border.
+        kept: values that runtimes cannot hand over, such as sequences, so that none may cross its border.
     """
     refusal = spec.refuse_region(index, nodes)
-    if refusal or not packed:
+    if refusal or not kept:
         return refusal
     sub_graph = SubGraph(index, nodes)
-    crossing = next((name for name in (*sub_graph.inputs, *sub_graph.outputs) if name in packed), None)
+    crossing = next((name for name in (*sub_graph.inputs, *sub_graph.outputs) if name in kept), None)
     if crossing is None:
         return None
-    return f"{crossing!r} is {index.values[crossing].dtype}, which runtimes cannot hand over"
+    dtype = index.values[crossing].dtype
+    what = "no tensor" if dtype == "unknown" else dtype
+    return f"{crossing!r} is {what}, which runtimes cannot hand over"

@@ -219,3 +219,27 @@ def test_text_may_be_given_in_numpys_own_type(tmp_path: Path) -> None:
         with pytest.raises(BadInputError, match="'a' must be a numpy array of object, not float32"):
             session.run(None, {"a": np.zeros(2, np.float32), "b": np.array(["b"])})
     assert (y.tolist(), z.tolist()) == (["ää", "wordword"], ["one", "", "three"])
+
+
+def test_sequences_stay_inside_partitions(tmp_path: Path) -> None:
+    """No runtime hands one over; a cut there once ended the tuning."""
+    text = """
+        m (float[6, 4] x, int64[2] sp) => (float[a, 4] y, float[b, 4] z) <int64 one = {1}, int64 zero = {0}> {
+            s = SplitToSequence<axis = 0>(x, sp)
+            p = SequenceAt(s, zero)  y = Exp(p)
+            q = SequenceAt(s, one)  z = Neg(q)
+        }
+    """
+    sample = {"x": np.ones((6, 4), np.float32), "sp": np.array([2, 4], np.int64)}
+    np.savez(tmp_path / "in.npz", **sample)
+    artifact = collage.tune(
+        saved(text, tmp_path),
+        ["onnxruntime", "openvino"],
+        output=tmp_path / "a.onnx",
+        inputs=tmp_path / "in.npz",
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=5,
+    )
+    with collage.load(artifact.path) as session:
+        y, z = session.run(None, {**sample, "sp": np.array([5, 1], np.int64)})
+    assert (y.shape, z.shape, float(z[0, 0])) == ((5, 4), (1, 4), -1.0)

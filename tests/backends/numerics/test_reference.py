@@ -126,6 +126,12 @@ def test_places_of_elements_stay_within_their_axis() -> None:
     assert _bounds_of(text) == {"i": 2}
 
 
+def test_lengths_stay_within_the_steps_of_a_recurrent_layer() -> None:
+    text = """g (float[5, 2, 4] x, int32[2] lens, float[1, 9, 4] w, float[1, 9, 3] r) => (float[5, 1, 2, 3] y)
+        { y = GRU<hidden_size = 3>(x, w, r, , lens) }"""
+    assert _bounds_of(text) == {"lens": 5}
+
+
 def test_ids_that_are_computed_with_have_no_bound() -> None:
     text = "g (int64[2] kind, int64 one, float[3, 3] kinds) => (float[2, 3] y)"
     assert not _bounds_of(f"{text} {{ i = Add(kind, one)  y = Gather(kinds, i) }}")

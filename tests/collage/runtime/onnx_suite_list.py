@@ -35,6 +35,10 @@ _REASONS: tuple[tuple[str, str], ...] = (
         r"is not a tensor|inhomogeneous shape|test_sequence_map.*free input dimensions",
         "sequences, maps and optionals cross no border: each node is a partition of its own here",
     ),
+    (
+        r"hand over to nobody",
+        "no runtime hands over numbers of 2 or 4 bits, so ingest refuses them at a model's border",
+    ),
     (r"cannot be converted from opset", "onnx's version converter cannot lower it to opset 26"),
     (
         r"Creation of OrtValues|Unsupported data type",

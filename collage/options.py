@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from collage.backends.numerics.comparison import Metric
+from collage.backends.numerics.comparison import NO_TOLERANCE, Metric
 from collage.cost_db.plain_text import plain_json
 from collage.metrics.names import is_function, parse_metric
 from collage.objective import GOALS, canonical, weights_of
@@ -34,7 +34,6 @@ _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
 _MOST_REGIONS = 60
 _FAULTS_SHOWN = 10
 _MOST_BYTES = 8 << 20
-_NO_TOLERANCE = 1.0
 
 
 _WEEK_S = 7 * 24 * 3600.0
@@ -288,11 +287,6 @@ class TuneOptions(pydantic.BaseModel):
         large_mib = max(0, weights_bytes - _LARGE_BYTES) / (1 << 20)
         return self.time_limit_s or _DEFAULT_LIMIT_S + _S_PER_LARGE_MIB * large_mib
 
-    @property
-    def is_judged(self) -> bool:
-        """Whether no error of outputs is bounded, since a metric of the task or a check decides."""
-        return self.tolerance >= _NO_TOLERANCE
-
     def constraints(self) -> Constraints:
         """The constraints that plans must keep.
 
@@ -338,7 +332,7 @@ class TuneOptions(pydantic.BaseModel):
         if (
             data.get("evaluate") is not None
         ):  # then it alone bounds plans, unless a tolerance is given too
-            data = {"tolerance": _NO_TOLERANCE, **data}
+            data = {"tolerance": NO_TOLERANCE, **data}
         return read_options(cls, data)
 
     def as_json(self) -> dict[str, Any]:

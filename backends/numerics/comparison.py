@@ -35,6 +35,9 @@ Array = np.ndarray
 Metric = Literal["max", "l2", "cosine", "top1"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
+NO_TOLERANCE = 1.0
+"""A tolerance that bounds nothing, since a metric of the task or a check of the caller's decides."""
+
 ROUNDED = 4e-7
 """By so much rounding moves a single-precision value of a function whose range is 1."""
 
@@ -94,6 +97,11 @@ class Comparison:
     error: float  # of the worst output
     output: int = 0  # the position of the worst output
     reason: str = ""  # why the error is infinite, else empty
+
+
+def is_judged(tolerance: float) -> bool:
+    """Whether somebody else judges results, so that differences are counted."""
+    return tolerance >= NO_TOLERANCE
 
 
 def output_error(

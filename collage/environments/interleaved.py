@@ -52,7 +52,12 @@ def run_build(request: BuildRequest) -> BuildResult:
         for number, environment in enumerate(request.environments):
             process = WorkerProcess(environment, folder, request.timeout_s)
             processes[number] = owned.enter_context(process)
-        start = {"do": "start", "threads": request.threads, "metric": request.metric}
+        start = {
+            "do": "start",
+            "threads": request.threads,
+            "metric": request.metric,
+            "counted": request.counted,
+        }
         for number, process in processes.items():
             _ask(
                 process,

@@ -86,6 +86,7 @@ class BuildRequest:
     rounds: int = 12
     block_s: float = 0.06
     metric: str = "max"
+    counted: bool = False  # whether differences are counted, since somebody else judges results
     timeout_s: float = 300.0  # for an answer of a process
 
 

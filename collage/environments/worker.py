@@ -46,11 +46,12 @@ class Worker:
     Args:
         threads: of one call.
         metric: how errors are measured.
+        counted: whether differences are counted, since somebody else judges results.
     """
 
-    def __init__(self, threads: int, metric: str) -> None:
+    def __init__(self, threads: int, metric: str, counted: bool) -> None:
         self._compiled = CompiledRegions(threads)
-        self._metric = metric
+        self._metric, self._counted = metric, counted
         self._plans: dict[int, tuple[Executor, Mapping[str, Any], int]] = {}
 
     def do(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +78,8 @@ class Worker:
             executor.run()
             made = executor.results()
             names = list(wanted)
-            found = output_error(self._metric, [made[n] for n in names], [wanted[n] for n in names])
+            actual, expected = [made[n] for n in names], [wanted[n] for n in names]
+            found = output_error(self._metric, actual, expected, self._counted)
             error = found if not found <= error else error
         executor.feed(samples[0])
         executor.run()
@@ -152,7 +154,7 @@ def serve(orders: IO[str], answers: IO[str]) -> None:
         if order["do"] == "describe":
             answer = describe()
         elif order["do"] == "start":
-            worker = Worker(order["threads"], order["metric"])
+            worker = Worker(order["threads"], order["metric"], order.get("counted", False))
             answer = {}
         else:
             assert worker is not None

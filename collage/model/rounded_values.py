@@ -1,7 +1,7 @@
 """Values so small beside the range of the function that makes them that rounding shows.
 
-A runtime computes a Sigmoid to a millionth or so of its range, which is 1, not of the value. A detector that sees nothing
-returns a hundred-thousandth everywhere, and there each runtime has other digits, all right.
+Runtimes compute Sigmoid to about 2e-7 of its range, which is 1, not of the value. A detector that sees nothing returns
+1e-5 everywhere, and there each runtime has other digits, all right (docs/numeric-ties.md).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.ratio import Ratio
+from collage.backends.numerics.comparison import is_judged
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
@@ -107,7 +108,7 @@ class Bench:
             expected_file=expected,
             metric=report["metric"],
             error_limit=None,
-            counted=report["tolerance"] >= 1,
+            counted=is_judged(report["tolerance"]),
             threads=default_threads(),
             cache_dir=work_dir / "cache",
         )

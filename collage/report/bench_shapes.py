@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
+from collage.backends.numerics.comparison import is_judged
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
@@ -54,7 +55,7 @@ def bench_shapes(path: Path, work_dir: Path, listener: Listener, processes: int)
     rows = []
     for number, shape in enumerate(served.space.shapes):
         held = _AtShape(stored, served, shape, work_dir / f"shape-{number}", free, done, listener)
-        rows.append(held.timed(targets, report["metric"], processes))
+        rows.append(held.timed(targets, report, processes))
     told = not_told((), [text for row in rows for text in row.pop("warnings")])
     if done:
         told.append(
@@ -74,11 +75,13 @@ class _AtShape:
     done: Collection[int]
     listener: Listener
 
-    def timed(self, targets: Sequence[Target], metric: str, processes: int) -> dict[str, Any]:
+    def timed(
+        self, targets: Sequence[Target], report: Mapping[str, Any], processes: int
+    ) -> dict[str, Any]:
         """A row of the result."""
         model, _ = bind(self.stored.model, self.folder / "model", self.shape.sizes)
         regions = RegionFiles(model, self.folder / "regions", prepared=self.done, mapped=True)
-        timer = PlanTimer(regions, self._template(model, metric), self.listener)
+        timer = PlanTimer(regions, self._template(model, report), self.listener)
         number = self.served.class_of(self.shape.sizes)
         own = self.served.classes[number]
         ours = TimedPlan(self._plan(own.plan.plan), "ours", regions=self.free)
@@ -127,7 +130,7 @@ class _AtShape:
     def _plan(self, text: str) -> Plan:
         return decode_plan(self.stored.model, text).plan
 
-    def _template(self, model: Model, metric: Any) -> TimingRequest:
+    def _template(self, model: Model, report: Mapping[str, Any]) -> TimingRequest:
         index = model.index
         inputs = tuple(index.values[name] for name in index.inputs)
         made = [name for name in index.outputs if name in index.producer]
@@ -144,7 +147,8 @@ class _AtShape:
             outputs=tuple(made),
             samples_file=samples,
             expected_file=expected,
-            metric=metric,
+            metric=report["metric"],
+            counted=is_judged(report["tolerance"]),
             threads=default_threads(),
             prune=False,
         )

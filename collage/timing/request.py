@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.backends.contract import SubModel
-from collage.backends.numerics.comparison import Array, Expected, output_error
+from collage.backends.numerics.comparison import Array, Expected, is_judged, output_error
 from collage.backends.numerics.tensor_files import write_samples
 from collage.model.sampling import Sampling
 from collage.partitioner.target import Target
@@ -198,7 +198,7 @@ def without_plans(
         expected_file=expected,
         metric=sampling.options.metric,
         error_limit=error_limit,
-        counted=sampling.options.is_judged,
+        counted=is_judged(sampling.options.tolerance),
         prune=prune,
         threads=sampling.threads,
         patience_s=min(

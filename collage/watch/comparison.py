@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.backends.measurement.ratio import Ratio, compare_builds
+from collage.backends.numerics.comparison import is_judged
 from collage.environments.interleaved import Interleaver
 from collage.environments.work import BuildRequest, BuildResult, Entry, Environment
 from collage.runner import Runner
@@ -81,6 +82,7 @@ class _Comparison:
             rounds=_ROUNDS,
             block_s=_BLOCK_S,
             metric=plan.report.get("metric", "max"),
+            counted=is_judged(plan.report.get("tolerance", 1e-3)),
         )
         self._where = ("here", "here" if other is here else "there")
         self._runner, self._cancel = runner, cancel

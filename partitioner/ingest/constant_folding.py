@@ -86,13 +86,11 @@ class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc
             return isinstance(self._state.get_sym_value(node.inputs[0]), ir.Shape)
         if node.op_type == "SplitToSequence" and len(node.inputs) > 1 and node.inputs[1] is not None:
             split = node.inputs[1]
-            if (
-                split.shape
-            ):  # ONNX Runtime ignores `keepdims` beside a list of sizes, and the library does not
+            if split.shape:
+                # ONNX Runtime ignores it beside a list of sizes, and the library does not.
                 node.attributes.pop("keepdims", None)
-            return (
-                split.const_value is None and not split.shape
-            )  # it stops at one size that is computed
+                return False
+            return split.const_value is None  # the library stops at one size that is computed
         return False
 
     def _do_inference(self, node: ir.Node) -> None:

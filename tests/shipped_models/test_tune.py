@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +33,7 @@ def test_given_inputs_prove_a_model_that_no_seed_can_run(tmp_path: Path) -> None
         13,
     )
     sample = {"x": np.ones((6, 8), np.float32), "sp": np.array([2, 4], np.int64)}
-    np.savez(tmp_path / "in.npz", **sample)
-    artifact = collage.tune(
-        path,
-        ["onnxruntime", "openvino"],
-        output=tmp_path / "a.onnx",
-        inputs=tmp_path / "in.npz",
-        database=f"sqlite:///{tmp_path}/c.db",
-        time_limit_s=3,
-    )
+    artifact = _tuned(path, sample, tmp_path)
     with collage.load(artifact.path) as session:
         y, z = session.run(None, sample)
         assert (y.shape, z.shape) == ((2, 8), (4, 8))
@@ -68,15 +60,7 @@ def test_noise_that_inputs_switch_off_is_tuned_and_run(tmp_path: Path) -> None:
         tmp_path,
     )
     sample = {"x": np.arange(8, dtype=np.float32), "scale": np.zeros((), np.float32)}
-    np.savez(tmp_path / "in.npz", **sample)
-    artifact = collage.tune(
-        path,
-        ["onnxruntime", "openvino"],
-        output=tmp_path / "a.onnx",
-        inputs=tmp_path / "in.npz",
-        database=f"sqlite:///{tmp_path}/c.db",
-        time_limit_s=3,
-    )
+    artifact = _tuned(path, sample, tmp_path)
     with collage.load(artifact.path) as session:
         (made,) = session.run(None, sample)
     np.testing.assert_array_equal(made, [np.arange(8)])
@@ -161,6 +145,18 @@ def _median_us(run: Callable[..., object], feed: dict[str, np.ndarray]) -> float
     return statistics.median(times) / 1e3
 
 
+def _tuned(path: Path, sample: Mapping[str, np.ndarray], folder: Path) -> collage.Artifact:
+    np.savez(folder / "in.npz", allow_pickle=False, **sample)
+    return collage.tune(
+        path,
+        ["onnxruntime", "openvino"],
+        output=folder / "a.onnx",
+        inputs=folder / "in.npz",
+        database=f"sqlite:///{folder}/c.db",
+        time_limit_s=5,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "dims"), [("4", {}), ("n", {"n": "1..4"})])
 def test_metadata_reaches_the_session(rows: str, dims: dict[str, str], tmp_path: Path) -> None:
@@ -231,15 +227,7 @@ def test_sequences_stay_inside_partitions(tmp_path: Path) -> None:
         }
     """
     sample = {"x": np.ones((6, 4), np.float32), "sp": np.array([2, 4], np.int64)}
-    np.savez(tmp_path / "in.npz", **sample)
-    artifact = collage.tune(
-        saved(text, tmp_path),
-        ["onnxruntime", "openvino"],
-        output=tmp_path / "a.onnx",
-        inputs=tmp_path / "in.npz",
-        database=f"sqlite:///{tmp_path}/c.db",
-        time_limit_s=5,
-    )
+    artifact = _tuned(saved(text, tmp_path), sample, tmp_path)
     with collage.load(artifact.path) as session:
         y, z = session.run(None, {**sample, "sp": np.array([5, 1], np.int64)})
     assert (y.shape, z.shape, float(z[0, 0])) == ((5, 4), (1, 4), -1.0)

@@ -52,7 +52,7 @@ def _chosen(slow_at_other_sizes_us: float | None) -> tuple[Candidate, list[Candi
     search = LazySearch(
         model.index,
         CandidateSet.build(model.index, candidates),
-        costs,  # type: ignore[arg-type]
+        costs,
         estimates,
         Transitions(),
         Constraints(),

@@ -14,6 +14,9 @@ from onnx import numpy_helper
 
 import collage
 from collage.backends.numerics.reference import reference_session, run_session
+from collage.environments.environment import this_environment
+from collage.runner import Runner
+from collage.watch.comparison import compare
 from tests.collage.accuracy.test_task import EXACT, REDUCED
 
 _PLACES, _COUNT = 200, 60
@@ -79,3 +82,21 @@ def test_a_plan_that_finds_other_boxes_is_judged_by_its_boxes(folder: Path) -> N
             for x in stored["x"]
         ]
     assert any(ours != reference for ours, reference in counts)
+
+
+@pytest.mark.slow
+def test_a_watch_counts_other_boxes_as_the_tuning_did(folder: Path) -> None:
+    artifact = collage.tune(
+        folder / "detector.onnx",
+        ["openvino -precision=bf16"],
+        output=folder / "bf16.onnx",
+        database=f"sqlite:///{folder / 'costs.db'}",
+        inputs=folder / "inputs.npz",
+        evaluate="map",
+        max_drop=0.3,
+        time_limit_s=8.0,
+    )
+    runner = Runner()
+    here = this_environment(runner)
+    errors = compare(artifact.path, here, here, runner).errors
+    assert errors and all(error is not None and error <= 1.0 for error in errors)

@@ -2,7 +2,7 @@
 
 A file with the same device, inode, size and times has the same content: the kernel sets the time of
 change (ctime), and no program sets it back. Two changes within one tick of that clock look alike, so
-the digest of a file that has just changed is not remembered.
+the digest of a file that has just changed is not remembered. Files in the cache folder itself never change.
 
 A machine that crashes may leave a file without what was written last, and with the times of it. So what must
 not be wrong is remembered until the next start of the machine only (`boot`).
@@ -58,7 +58,7 @@ def remembered_digest(path: Path, cache_dir: Path, since: str = "") -> str:
             return known
     digest = file_digest(path)
     settled = time.time_ns() - max(known_as[-2:]) > _SETTLED_NS
-    if settled and identity(path) == known_as:
+    if (settled or path.is_relative_to(cache_dir)) and identity(path) == known_as:
         _write(note, digest)
     return digest
 

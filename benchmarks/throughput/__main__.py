@@ -27,6 +27,7 @@ from benchmarks.support.models import benchmark_model, name_or_file, seeded_inpu
 from benchmarks.support.results import append_row, here, read_rows, write_table
 from benchmarks.throughput.tables import compared, latest, tables
 from collage.backends.machine.process_policy import default_threads
+from collage.objectives.goal import CLIENTS_PER_CORE
 from collage.objectives.more_rows import with_rows
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
@@ -94,7 +95,7 @@ def _measured(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         )
         tuned = artifact.plan.get("instances", {})
         # So many that calls of several requests can be full.
-        clients = max(2 * cores, tuned.get("count", 1) * tuned.get("rows", 1))
+        clients = max(CLIENTS_PER_CORE * cores, tuned.get("count", 1) * tuned.get("rows", 1))
         ours = Contender("ours, tuned for throughput", "ours", artifact.path)
         others = [*peers(folder / "model.onnx", cores), *_batched(model, clients, cores, folder)]
         loads = measure(

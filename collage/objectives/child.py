@@ -127,11 +127,12 @@ def _requests(
 ) -> tuple[list[Call], Call]:
     """A request of each client as a session computes it, and what ends the pool."""
     names = request.timing.outputs
+    clients = max(request.clients, len(instances) * request.rows)
     if request.stages:
         if not all(each.is_fixed for each in instances):
             raise CollageError("a pipeline needs shapes that are known before the run")
         stages = Pipeline(instances, request.stages)
-        return [partial(stages.run, names, sample) for _ in instances], stages.close
+        return [partial(stages.run, names, sample)] * clients, stages.close
     if request.rows == 1:
         pool = Requests(instances)
 
@@ -140,10 +141,11 @@ def _requests(
             executor.run()
             return executor.results()
 
-        return [partial(pool.run, call) for _ in instances], pool.close
+        return [partial(pool.run, call)] * clients, pool.close
     rows = JoinedRequests(instances, request.rows)
     singles = [{n: a[i : i + 1] for n, a in sample.items()} for i in range(request.rows)]
-    return [partial(rows.run, names, single) for _ in instances for single in singles], rows.close
+    asks = [partial(rows.run, names, singles[i % len(singles)]) for i in range(clients)]
+    return asks, rows.close
 
 
 def _ask(ask: Call, start: threading.Barrier, seconds: float) -> list[float]:

@@ -1,8 +1,7 @@
 """A measurement of requests that really run at once: what is asked of a process, and what it answers.
 
 Terms: a *setting* is a plan with its number of instances and the threads of each. A *trial* is one measurement of a
-setting, in a process of its own. Each instance has one client for each row of a call, who asks again as soon as it has
-an answer.
+setting, in a process of its own. Clients ask again as soon as they have an answer.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ class TrialRequest:
         seconds: how long clients ask; each gets three answers at the least.
         rows: how many requests one call computes; the samples have so many rows.
         stages: of a pipeline, how many partitions each has.
+        clients: so many ask at once at the least; each row of each instance has one in any case.
     """
 
     timing: TimingRequest
@@ -29,6 +29,7 @@ class TrialRequest:
     seconds: float
     rows: int = 1
     stages: tuple[int, ...] = ()
+    clients: int = 1
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,9 @@ def choose_setting(refined: Refined) -> Refined:
             most_threads=refined.request.options.threads,
         )
         rows = [count for count in made.by_rows if count > 1]
-        tried = halve(asked, _measure(refined, made), goal, _fits(refined), partial(joined, rows=rows))
+        tried = halve(
+            asked, _measure(refined, made, goal), goal, _fits(refined), partial(joined, rows=rows)
+        )
         chosen, returned = _chosen(refined, tried, goal)
         found = outcome(goal, tried, chosen)
     if chosen is None:
@@ -123,16 +125,19 @@ def _others(refined: Refined) -> list[TimedPlan]:
     return sorted(filter(standings.may_win, standings.entries), key=standings.ratio)
 
 
-def _measure(refined: Refined, made: Forms) -> Callable[[Setting, float], Trial]:
+def _measure(refined: Refined, made: Forms, goal: Goal) -> Callable[[Setting, float], Trial]:
     templates = {
         rows: without_plans(form.sampling, error_limit=refined.tolerance)
         for rows, form in made.by_rows.items()
     }
     run = refined.run
+    clients = goal.clients(run.runner.threads)
 
     def measure(setting: Setting, seconds: float) -> Trial:
         timing = _timing(made.by_rows[setting.rows], templates[setting.rows], setting)
-        request = TrialRequest(timing, setting.instances, seconds, setting.rows, setting.stages)
+        request = TrialRequest(
+            timing, setting.instances, seconds, setting.rows, setting.stages, clients
+        )
         gpus = on_gpus(part.target for part in setting.plan.partitions)
         limits = ChildLimits(
             timeout_s=_PATIENCE * seconds + _PATIENCE_S, address_bytes=0 if gpus else None, gpus=gpus

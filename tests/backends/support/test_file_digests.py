@@ -59,8 +59,17 @@ def test_a_change_of_equal_size_and_time_is_seen(tmp_path: Path, settle: None) -
 def test_a_file_written_just_now_is_not_remembered(tmp_path: Path, read: list[Path]) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"abc")
-    assert [remembered_digest(file, tmp_path) for _ in range(2)] == [_sha256(b"abc")] * 2
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    assert [remembered_digest(file, cache) for _ in range(2)] == [_sha256(b"abc")] * 2
     assert read == [file, file]
+
+
+def test_a_file_in_the_cache_is_remembered_at_once(tmp_path: Path, read: list[Path]) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"abc")
+    assert [remembered_digest(file, tmp_path) for _ in range(2)] == [_sha256(b"abc")] * 2
+    assert read == [file]
 
 
 def test_what_was_remembered_since_another_start_does_not_count(

@@ -71,6 +71,15 @@ def test_wrong_values_and_refusals_are_failures(timing: TimingRequest) -> None:
     assert refused.failure
 
 
+@pytest.mark.parametrize("stages", [(), (1, 2)])
+def test_more_clients_than_instances_wait_for_their_turn(
+    tmp_path: Path, stages: tuple[int, ...]
+) -> None:
+    timing = timing_of(chain(tmp_path), tmp_path, 2, 4)
+    trial = run_trial(TrialRequest(timing, 2, 0.0, stages=stages, clients=5))
+    assert trial.failure is None and trial.requests >= 3 * 5
+
+
 @pytest.mark.slow
 def test_each_row_of_a_call_has_a_client(tmp_path: Path) -> None:
     made = with_rows(chain(tmp_path), 4, tmp_path / "rows", None)

@@ -25,6 +25,8 @@ from collage.timing.request import TimingRequest
 
 Call = Callable[[], object]
 _LEAST_ANSWERS = 3
+# Until then threads start, and memory is touched for the first time.
+_WARM_UP_S = 0.2
 _TIMED_RUNS = 20
 # Clients that are not through by then hang.
 _START_S = 300.0
@@ -111,7 +113,7 @@ def _error(
 def _asked_by_clients(
     instances: Sequence[Executor], sample: Mapping[str, np.ndarray], request: TrialRequest
 ) -> list[list[float]]:
-    """The time of each request of each client, in microseconds; the first of each is left out."""
+    """The time of each request of each client, in microseconds; those of the warm-up are left out."""
     asks, close = _requests(instances, sample, request)
     start = threading.Barrier(len(asks))
     try:
@@ -150,9 +152,12 @@ def _requests(
 
 def _ask(ask: Call, start: threading.Barrier, seconds: float) -> list[float]:
     start.wait(_START_S)
-    ask()
-    times: list[float] = []
     clock = time.perf_counter
+    warm = clock() + min(_WARM_UP_S, seconds)
+    ask()
+    while clock() < warm:
+        ask()
+    times: list[float] = []
     last = clock()
     end = last + seconds
     while last < end or len(times) < _LEAST_ANSWERS:

@@ -56,9 +56,12 @@ class Setting:
         return parts, lanes, self.instances, self.threads, self.rows, self.stages
 
     @property
-    def complexity(self) -> tuple[int, int, int]:
-        """Of two settings that are nearly as good the less complex one is chosen."""
-        return self.rows, len(self.plan.partitions), self.instances
+    def complexity(self) -> tuple[int, int]:
+        """Of two settings that are nearly as good the less complex one is chosen.
+
+        Instances do not count: more of them with fewer threads wait less for each other on a busy machine.
+        """
+        return self.rows, len(self.plan.partitions)
 
     def planned(self, cores: int) -> Instances:
         """What the plan says of it."""

@@ -102,7 +102,13 @@ def _in_a_process(
     words = [sys.executable, "-m", "benchmarks.concurrency.load", json.dumps(asked), str(feed)]
     words += [json.dumps(list(clients)), str(seconds)]
     done = subprocess.run(
-        words, check=True, stdout=subprocess.PIPE, encoding="utf-8", timeout=_HANGS_S + 10 * seconds
+        words,
+        check=True,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=_HANGS_S + 10 * seconds,
+        # It ends without cleaning up, so its files lie where they are removed.
+        env={**os.environ, "TMPDIR": str(feed.parent)},
     )
     return {int(count): seen for count, seen in json.loads(done.stdout.splitlines()[-1]).items()}
 

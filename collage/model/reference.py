@@ -183,7 +183,7 @@ class Reference:
         until_s: float = math.inf,
     ) -> None:
         self.until_s = until_s
-        self._keep_all, self._ties_s = keep_all, ties_s
+        self._keep_all, self.ties_s = keep_all, ties_s
         self.model = model
         self.samples = tuple(samples)
         self._directory = directory
@@ -252,7 +252,7 @@ class Reference:
         try:
             folder = self._directory / "ties"
             return find_ties(
-                self.model, found, read, folder, say, self._ties_s, self._cancel, self.until_s
+                self.model, found, read, folder, say, self.ties_s, self._cancel, self.until_s
             )
         finally:
             self.seconds += time.monotonic() - begin

@@ -36,6 +36,8 @@ _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
 _LEFT_OUT = "by its times at other shapes it gains nothing here"
+# To verify a plan takes a process so long to start, beside what the plan took in a comparison.
+_PROOF_S = 1.0
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
 
@@ -185,6 +187,11 @@ class AtShape:
     def estimates(self) -> Estimates:
         """How the plans compare."""
         return self._timer.standings.estimates
+
+    @property
+    def proof_s(self) -> float:
+        """Seconds that verifying one more plan here is expected to take."""
+        return _PROOF_S + self._timer.plan_s
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -136,9 +136,8 @@ class AtShape:
         )
         if not any_shape:
             return
-        # The first is needed in any case: the comparison begins with it.
         first = len(any_shape) if needed is None else min(needed, len(any_shape))
-        self._timer.time([*any_shape, *alone], needed=first - 1, deadline=self._deadline)
+        self._timer.time([*any_shape, *alone], needed=first, deadline=self._deadline)
         if not self._deadline.fits(2 * self._timer.plan_s):
             return
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
@@ -173,7 +172,7 @@ class AtShape:
     def _on_one_thread(self, near: Sequence[TimedPlan]) -> list[Target]:
         """Variants of single targets whose calls are so short that more threads may not pay."""
         threads = self.sampling.threads
-        return [
+        found = [
             target.with_options(**{THREADS.name: "1"})
             for target in dict.fromkeys(
                 entry.plan.partitions[0].target
@@ -182,6 +181,7 @@ class AtShape:
             )
             if "1" in tunable_options(target, threads).get(THREADS.name, ())
         ]
+        return [target for target in found if target not in self._targets]
 
     @property
     def estimates(self) -> Estimates:

@@ -88,7 +88,7 @@ def with_rounding(
 def _before(names: Sequence[str], rounded: Mapping[str, Rounding]) -> dict[str, Rounding]:
     """The rounded ones among some values, and what they are made of, in order."""
     wanted = set(names)
-    for name in reversed(rounded):
+    for name in reversed(list(rounded)):
         if name in wanted:
             wanted.update(rounded[name].sources)
     return {name: one for name, one in rounded.items() if name in wanted}

@@ -76,10 +76,11 @@ def test_a_product_is_rounded_as_its_factors_are_large(tmp_path: Path) -> None:
     found = _rounded(_TEXT, tmp_path)
     assert found["product"].is_product and {"product", "turned", "both"} <= found.keys()
     assert "apart" not in found  # a part of it may have a smaller step
-    assert set(needed(["product"], found)) == {"product", "shares", "others"}
-    assert set(needed(["turned"], found)) == {"turned", "shares", "others"}
+    shares, others = found["product"].sources
+    assert set(needed(["product"], found)) == {"product", shares, others}
+    assert set(needed(["turned"], found)) == {"turned", shares, others}
     small, other = np.full((1, 64), 1e-4, np.float32), np.full((1, 64), 2e-4, np.float32)
-    values = {"shares": small, "others": other, "product": small * other}
+    values = {shares: small, others: other, "product": small * other}
     (ranged,) = with_rounding(values, found, ["product"]).values()
     assert isinstance(ranged, Ranged)
     assert ranged.rounding == pytest.approx(ROUNDED * 3e-4, rel=1e-2)

@@ -64,8 +64,9 @@ class Deadline:
         """
         if not is_strict:
             begin_s += waited_s
-        grace_s = _grace_s(limit_s) if is_strict else max(_GRACE_S, limit_s)
-        end_s = begin_s + limit_s + grace_s
+        end_s = writing_end_s(begin_s, limit_s)
+        if not is_strict:
+            end_s = begin_s + limit_s + max(_GRACE_S, limit_s)
         search_s = min(begin_s + limit_s + (waited_s if is_strict else 0.0), end_s)
         give_up_s = end_s if is_strict else begin_s + _PATIENCE * limit_s
         return cls(
@@ -136,6 +137,16 @@ def preparing_end_s(begin_s: float, limit_s: float) -> float:
         limit_s: the caller's limit.
     """
     return max(waiting_end_s(begin_s, limit_s), begin_s + _grace_s(limit_s))
+
+
+def writing_end_s(begin_s: float, limit_s: float) -> float:
+    """Until when the artifact is written.
+
+    Args:
+        begin_s: when the run began.
+        limit_s: the caller's limit.
+    """
+    return begin_s + limit_s + _grace_s(limit_s)
 
 
 def seconds_until(until_s: float, most_s: float) -> float:

@@ -41,6 +41,9 @@ NO_TOLERANCE = 1.0
 ROUNDED = 4e-7
 """By so much rounding moves a single-precision value of a function whose range is 1."""
 
+# Bounds in single precision are as far from a value, up to this.
+_ALIKE = 1.01
+
 # Where the reference is zero everywhere, only such differences are small.
 _SMALLEST_SCALE = 1e-12
 
@@ -61,11 +64,15 @@ class Ranged:
         return np.asarray(self.low != self.high)
 
     @property
-    def is_rounded(self) -> bool:
-        """Whether its bounds are those of rounding everywhere, so that its elements say something all the same."""
-        if self.value.dtype != np.float32:
-            return False
-        return bool((self.high - self.low <= 3 * np.float32(ROUNDED)).all())
+    def rounding(self) -> float:
+        """By how much rounding moves each element alike, up or down; 0 where the bounds are others."""
+        if self.value.dtype != np.float32 or not self.value.size:
+            return 0.0
+        value, low, high = (a.astype(np.float64) for a in (self.value, self.low, self.high))
+        with np.errstate(invalid="ignore"):  # infinities have no difference
+            moves = np.stack((value - low, high - value))
+        least, most = float(moves.min()), float(moves.max())
+        return most if 0.0 < most <= _ALIKE * least and math.isfinite(most) else 0.0
 
     def judged(self, actual: Array) -> Array:
         """Another runtime's value, in which a tie differs only by what lies beyond its bounds."""

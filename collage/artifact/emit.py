@@ -123,7 +123,12 @@ def verify_plan(
     plan, regions, model = final.plan, final.regions, final.model
     if model is not reference.model:
         reference = Reference(
-            model, reference.samples, model.path.parent / "own", cancel=cancel, keep_all=False
+            model,
+            reference.samples,
+            model.path.parent / "own",
+            cancel=cancel,
+            keep_all=False,
+            ties_s=reference.ties_s,
         )
     bounds = table_bounds(model.index)
     values = reference.expected(crossing_values(model, plan), last=True)

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from collage.backends.numerics.comparison import (
-    ROUNDED,
     Expected,
     Ranged,
     is_beyond,
@@ -33,8 +32,8 @@ _ELEMENTS = 256
 # Knuth's multiplier for hashing: coprime to every size below it, so no element comes twice early.
 _STRIDE = 2654435761
 _SMALLEST_SCALE = 1e-30
-# A value that rounding bounds differs by a thousandth of this at the most.
-_ROUNDED_SCALE = 1e3 * ROUNDED
+# A value that rounding moves everywhere alike differs by a thousandth of so many times that at the most.
+_ROUNDED_SCALE = 1e3
 
 
 class VerificationError(CollageError):
@@ -67,8 +66,8 @@ class ValueDigest:
         finite = wide[is_finite] if is_finite.any() else np.zeros(1)
         undecided = None
         scale = float(np.abs(finite).max())
-        if isinstance(reference, Ranged) and reference.is_rounded:
-            scale = max(scale, _ROUNDED_SCALE)
+        if isinstance(reference, Ranged) and (moved := reference.rounding):
+            scale = max(scale, _ROUNDED_SCALE * moved)
         elif isinstance(reference, Ranged):
             kept = reference.undecided.reshape(-1)[positions.astype(np.int64)]
             undecided = tuple(np.flatnonzero(kept).tolist())

@@ -34,7 +34,7 @@ from collage.deadline import seconds_until
 from collage.events import Event, Listener, ignore
 from collage.model.numeric_ties import Choices, NumericTies, find_choices, find_ties
 from collage.model.random_nodes import random_nodes
-from collage.model.rounded_values import rounded_values, with_rounding
+from collage.model.rounded_values import needed, rounded_values, with_rounding
 from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, ModelError, OutOfTimeError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -183,11 +183,10 @@ class Reference:
         until_s: float = math.inf,
     ) -> None:
         self.until_s = until_s
-        self._keep_all, self._ties_s = keep_all, ties_s
+        self._keep_all, self.ties_s = keep_all, ties_s
         self.model = model
         self.samples = tuple(samples)
-        self._directory = directory
-        self._listener = listener
+        self._directory, self._listener = directory, listener
         self.seconds, self._cancel = 0.0, cancel
         self._random = random_nodes(model)
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
@@ -202,7 +201,8 @@ class Reference:
         Raises:
             ModelError: the reference runtime cannot run the model.
         """
-        values = tuple(with_rounding(v, self._rounded) for v in self.values(names, last=last))
+        read = self.values(needed(names, self._rounded), last=last)
+        values = tuple(with_rounding(known, self._rounded, names) for known in read)
         if self._choices is None or not {*self._choices.values} & {*names}:
             return values
         with self._once:
@@ -252,7 +252,7 @@ class Reference:
         try:
             folder = self._directory / "ties"
             return find_ties(
-                self.model, found, read, folder, say, self._ties_s, self._cancel, self.until_s
+                self.model, found, read, folder, say, self.ties_s, self._cancel, self.until_s
             )
         finally:
             self.seconds += time.monotonic() - begin

@@ -122,12 +122,15 @@ class Sampling:
         if self.held_out is not None:
             self.held_out.values(self._made)
 
-    @property
-    def proof_s(self) -> float:
-        """Seconds that the reference values which prove the artifact are expected to take."""
-        if self.inputs is None and self.seeded.keeps_all:
-            return 0.0
-        return _PROOF_RUNS * _SEEDS * self.chosen_by.seconds / len(self.chosen_by.samples)
+    def proof_s(self, is_rewritten: bool) -> float:
+        """Seconds that the reference values which prove the artifact are expected to take.
+
+        Args:
+            is_rewritten: the artifact has other nodes than the model, so it is compared with values of its own.
+        """
+        runs = 0 if self.inputs is None and self.seeded.keeps_all else _PROOF_RUNS
+        one_s = self.chosen_by.seconds / len(self.chosen_by.samples)
+        return (runs + is_rewritten) * _SEEDS * one_s
 
     @property
     def _made(self) -> list[str]:

@@ -29,6 +29,7 @@ from collage.report.alternatives import (
 )
 from collage.runner import Runner
 from collage.timing.estimates import Estimates
+from collage.timing.request import NO_TIME, told_failure
 from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
 
@@ -79,7 +80,9 @@ class Findings:
 def build_report(found: Findings) -> dict[str, Any]:
     """The report as JSON-ready data; its fields are described in docs/report.md."""
     winner = found.winner
-    singles = {t: e for e in found.entries if (t := single_target(e)) in found.targets}
+    # What ran goes before what failed, and a refusal before a lack of time.
+    known = sorted(found.entries, key=lambda e: (e.timed, e.failure != NO_TIME))
+    singles = {t: e for e in known if (t := single_target(e)) in found.targets}
     timed = [e for e in singles.values() if e.timed and not (e.error or 0.0) > found.tolerance]
     # By the same rule and estimates that chose the winner.
     best = found.standings.best_beside(winner, timed)
@@ -209,7 +212,8 @@ def _baseline(target: Target, entry: TimedPlan | None, found: Findings) -> dict[
     if entry is None:
         return {"target": str(target), "infeasible": found.infeasible.get(target, "not measured")}
     if not entry.timed:
-        return {"target": str(target), "infeasible": entry.failure or "not timed"}
+        failure = told_failure([entry.failure, found.infeasible.get(target)])
+        return {"target": str(target), "infeasible": failure or "not timed"}
     winner = found.winner
     latency_us, *interval = found.estimates.latency_us(
         entry, winner

@@ -37,6 +37,7 @@ from collage.timing.request import (
     HOPELESS_RATIO,
     NO_TIME,
     PlanTiming,
+    Refused,
     TimingRequest,
 )
 
@@ -95,10 +96,12 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
             plan = _prepare(request, position, compiled, samples, expected)
         except Exception as error:
             results[position] = PlanTiming(failure=in_short(error))
+            send_message(Refused(position, results[position]))
             continue
         if request.error_limit is not None and not plan.error <= request.error_limit:
             failure = f"its error {plan.error:.3g} exceeds {request.error_limit:.3g}"
             results[position] = PlanTiming(error=plan.error, failure=failure)
+            send_message(Refused(position, results[position]))
             continue
         built.append(plan)
     built.sort(key=lambda plan: plan.position)

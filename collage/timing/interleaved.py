@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 from collage.backends.measurement.measure import Run
 from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.timing.child import run_rounds
-from collage.timing.request import LONGEST_S, NO_TIME, PlanTiming, TimingRequest
+from collage.timing.request import LONGEST_S, NO_TIME, PlanTiming, Refused, TimingRequest
 
 # A child killed from outside is started again this often before its plan takes the blame.
 _KILLED_RETRIES = 2
@@ -28,10 +29,22 @@ def time_plans(
     Raises:
         CancelledError: `cancel` was set.
     """
-    failures: dict[int, str] = {}
+    failed: dict[int, PlanTiming] = {}
     killed = 0
-    while len(failures) < len(request.plans):
+    while len(failed) < len(request.plans):
         last_touched: list[int] = []
+        refused: dict[int, PlanTiming] = {}
+
+        def hear(
+            message: Any,
+            touched: list[int] = last_touched,
+            refused: dict[int, PlanTiming] = refused,
+        ) -> None:
+            if isinstance(message, Refused):
+                refused[message.position] = message.timing
+            else:
+                touched.append(message)
+
         gpus = on_gpus(step.target for plan in request.plans for step in plan.steps)
         limits = ChildLimits(
             timeout_s=request.budget_s * 4 + LONGEST_S,
@@ -44,28 +57,26 @@ def time_plans(
             timings = run(
                 run_rounds,
                 request,
-                sorted(failures),
+                sorted(failed),
                 limits=limits,
                 cancel=cancel,
-                on_message=last_touched.append,
+                on_message=hear,
             )
         except ChildFailed as failure:
+            # What it refused before it ended stays refused: next time there may be no time to try.
+            failed |= refused
             if failure.kind == "killed" and killed < _KILLED_RETRIES:
                 killed += 1  # from outside: that says nothing about a plan
                 continue
             culprit = (
-                last_touched[-1]
-                if last_touched
-                else min(set(range(len(request.plans))) - set(failures))
+                last_touched[-1] if last_touched else min(set(range(len(request.plans))) - set(failed))
             )
             is_short = failure.kind == "hang" and request.silence_s < LONGEST_S
             if is_short and culprit < request.needed:
                 request = replace(request, silence_s=LONGEST_S)
                 continue
-            failures[culprit] = NO_TIME if is_short else f"{failure.kind}: {failure.reason}"
+            reason = NO_TIME if is_short else f"{failure.kind}: {failure.reason}"
+            failed[culprit] = PlanTiming(failure=reason)
             continue
-        return [
-            PlanTiming(failure=failures[i]) if i in failures else timing
-            for i, timing in enumerate(timings)
-        ]
-    return [PlanTiming(failure=failures[i]) for i in range(len(request.plans))]
+        return [failed.get(i, timing) for i, timing in enumerate(timings)]
+    return [failed[i] for i in range(len(request.plans))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,6 +165,25 @@ class PlanTiming:
         """How much each of its blocks says: 1 for a quiet one, a half where `DISTURBED` is just reached."""
         known = tuple(1 / (1 + (wait / DISTURBED) ** 2) for wait in self.waits)
         return known or (1.0,) * len(self.samples_us)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Sent as soon as a plan fails, since a later one may end the process.
+
+    Args:
+        position: of the plan.
+        timing: has its failure.
+    """
+
+    position: int
+    timing: PlanTiming
+
+
+def told_failure(failures: Iterable[str | None]) -> str | None:
+    """What to tell of all failures of one plan: whatever else was seen goes before a lack of time."""
+    seen = [failure for failure in failures if failure]
+    return next((failure for failure in seen if failure != NO_TIME), seen[0] if seen else None)
 
 
 def without_plans(

@@ -15,7 +15,7 @@ from collage.backends.measurement.ratio import Ratio, compare_builds
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.target import Target
-from collage.timing.request import PlanTiming
+from collage.timing.request import PlanTiming, told_failure
 
 Identity = tuple[int, frozenset[tuple[int, Target]]]
 """What makes two plans the same."""
@@ -92,7 +92,7 @@ class TimedPlan:
     @property
     def failure(self) -> str | None:
         """Why it could not be timed, or None."""
-        return next((t.failure for t in self.timings.values() if t.failure), self.refused)
+        return told_failure([*(timing.failure for timing in self.timings.values()), self.refused])
 
     @property
     def timed(self) -> bool:

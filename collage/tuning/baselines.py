@@ -17,6 +17,7 @@ from collage.costs.measurement_context import transitions_between
 from collage.events import Event
 from collage.learning.observe import promised
 from collage.partitioner.candidate import Candidate
+from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
@@ -51,6 +52,8 @@ CHECKING_PLANS = 4
 _NEAR = 2.0
 # Writing an artifact takes so long, and compiling, and so many calls to verify it.
 _EMIT_S, _EMIT_CALLS = 2.0, 5
+# It copies the weights, at least so fast, or as fast as reading the model did.
+_SLOWEST_BYTES_PER_S = 50e6
 
 
 def measure_single_targets(allowed: Allowed) -> Baselines:
@@ -96,11 +99,12 @@ def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float,
 
     That is of the slowest of the targets that may still win.
     """
-    samples = sum(len(known.samples) for known in allowed.sampling.compared)
+    runner, sampling = allowed.run.runner, allowed.sampling
+    samples = sum(len(known.samples) for known in sampling.compared)
     limit_s = allowed.request.options.time_limit_s
     known = {target: row for target, row in single_targets.rows().items() if row and row.latency_us}
     least_us = min((row.latency_us or math.inf for row in known.values()), default=0.0)
-    plan_s, emit_s = 0.0, _EMIT_S
+    plan_s, emit_s = 0.0, _EMIT_S + sampling.proof_s(False)
     for target, row in known.items():
         latency_us, compile_s = row.latency_us or math.inf, row.compile_s or 0.0
         if latency_us > _NEAR * least_us:
@@ -112,8 +116,16 @@ def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float,
             compile_s=compile_s, latency_s=latency_s, samples=samples, limit_s=limit_s
         )
         plan_s = max(plan_s, seen_s, formula_s)
-        emit_s = max(emit_s, seen_s, _EMIT_S + compile_s + _EMIT_CALLS * latency_s)
-    return plan_s, emit_s + allowed.sampling.proof_s
+        proof_s = sampling.proof_s(runner.facts(target).preparation is not None)
+        made_s = max(seen_s, _EMIT_S + compile_s + _EMIT_CALLS * latency_s)
+        emit_s = max(emit_s, made_s + proof_s)
+    return plan_s, emit_s + _copying_s(allowed)
+
+
+def _copying_s(allowed: Allowed) -> float:
+    """Seconds that copying the weights into the artifact is expected to take."""
+    size = total_bytes(allowed.model.ir.graph.initializers.values())
+    return min(size / _SLOWEST_BYTES_PER_S, allowed.run.clock.seconds.get("ingest", math.inf))
 
 
 def propose_plans(baselines: Baselines) -> Budgeted:

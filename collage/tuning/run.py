@@ -12,7 +12,7 @@ from pathlib import Path
 
 from collage.accuracy.evaluation import Check
 from collage.cost_db.database import CostDatabase
-from collage.deadline import is_kept, preparing_end_s
+from collage.deadline import is_kept, preparing_end_s, writing_end_s
 from collage.events import Event, Listener, ignore
 from collage.options import TuneOptions
 from collage.partitioner.errors import CancelledError
@@ -133,6 +133,7 @@ class Run:
         clock: started with the run.
         limit_s: the caller's time limit; None where there is none.
         prepared_by_s: the model is read and its reference values are computed by then, by `time.monotonic`.
+        written_by_s: the artifact is written by then.
     """
 
     database: CostDatabase
@@ -143,6 +144,7 @@ class Run:
     clock: Clock = field(default_factory=Clock)
     limit_s: float | None = None
     prepared_by_s: float = math.inf
+    written_by_s: float = math.inf
 
     def within(self, limit_s: float | None) -> Run:
         """The same, in a time limit of the caller's; None for none."""
@@ -158,6 +160,7 @@ class Run:
             runner=self.runner.waiting_until(begin_s + limit_s, say),
             limit_s=limit_s,
             prepared_by_s=preparing_end_s(begin_s, limit_s),
+            written_by_s=writing_end_s(begin_s, limit_s),
         )
 
     def about_overrun(self, rest_s: float = 0.0) -> list[str]:

@@ -20,6 +20,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 
 _GLOB = re.compile(r"[*?\[]")
+_BACKEND = re.compile(r"[a-z*?\[][a-z0-9_*?!\[\]-]*\Z")
 _FORM = "write NODES=TARGET, for example 'Conv=openvino', '/encoder/*=mnn' or 'value_a..value_b=mnn'"
 
 
@@ -42,7 +43,7 @@ class TargetGlob:
             ConstraintError: it is empty or an option is misspelled.
         """
         words = text.split()
-        if not words or words[0].startswith("-"):
+        if not words or not _BACKEND.match(words[0]):
             raise ConstraintError(f"target {text!r} does not start with a backend's name or glob")
         options = []
         for word in words[1:]:
@@ -120,15 +121,21 @@ class Placement:
 
     @classmethod
     def parse(cls, text: str) -> Placement:
-        """Read `NODES=TARGET`; the nodes end at the first `=`.
+        """Read `NODES=TARGET`; the nodes end at the first `=` that a target follows, so their names may have more.
 
         Raises:
             ConstraintError: the text is misspelled.
         """
-        nodes, found, target = text.partition("=")
-        if not found or not nodes.strip() or not target.strip():
-            raise ConstraintError(f"{text!r} is not a pin or ban; {_FORM}")
-        return cls(Selection(nodes.strip()), TargetGlob.parse(target))
+        faults = []
+        for found in re.finditer("=", text):
+            nodes, target = text[: found.start()].strip(), text[found.end() :].strip()
+            if not nodes or not target:
+                continue
+            try:
+                return cls(Selection(nodes), TargetGlob.parse(target))
+            except ConstraintError as fault:
+                faults.append(fault)
+        raise faults[0] if faults else ConstraintError(f"{text!r} is not a pin or ban; {_FORM}")
 
     def __str__(self) -> str:
         return f"{self.selection.text}={self.target}"

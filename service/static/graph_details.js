@@ -43,10 +43,6 @@ window.collageDetails = (data) => {
 
   function pinning(nodes, title) {
     const area = make("div", null, "pinning");
-    if (nodes.some((node) => node.name.includes("="))) {
-      area.append(make("p", "A name here has “=”, which pins cannot write.", "soft"));
-      return area;
-    }
     const select = make("select");
     select.setAttribute("aria-label", "Target for " + title);
     for (const target of targets) select.append(new Option(target));

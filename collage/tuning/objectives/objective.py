@@ -166,17 +166,21 @@ def _timing(form: Form, template: TimingRequest, setting: Setting) -> TimingRequ
 
 
 def _fits(refined: Refined) -> Callable[[], bool]:
-    """Whether one more trial ends in time, by what the trials so far took."""
-    begin_s = time.monotonic()
-    asked = 0
-    end_s = refined.objective_end_s
+    """Whether one more trial ends in time, by what the trials so far took.
+
+    Writing the artifact compiles and verifies as many instances as the longest trial did.
+    """
+    begin_s = latest_s = time.monotonic()
+    asked, longest_s = 0, 0.0
 
     def fits() -> bool:
-        nonlocal asked
+        nonlocal asked, latest_s, longest_s
         now_s = time.monotonic()
+        longest_s, latest_s = max(longest_s, now_s - latest_s), now_s
         one_s = (now_s - begin_s) / asked if asked else 0.0
         asked += 1
-        return now_s + one_s <= end_s
+        last_s = refined.run.written_by_s - refined.emit_s - longest_s
+        return now_s + one_s <= min(refined.objective_end_s, last_s)
 
     return fits
 

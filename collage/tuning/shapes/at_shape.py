@@ -36,6 +36,8 @@ _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
 _LEFT_OUT = "by its times at other shapes it gains nothing here"
+# To verify a plan takes a process so long to start, beside what the plan took in a comparison.
+_PROOF_S = 1.0
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
 
@@ -134,9 +136,8 @@ class AtShape:
         )
         if not any_shape:
             return
-        # The first is needed in any case: the comparison begins with it.
         first = len(any_shape) if needed is None else min(needed, len(any_shape))
-        self._timer.time([*any_shape, *alone], needed=first - 1, deadline=self._deadline)
+        self._timer.time([*any_shape, *alone], needed=first, deadline=self._deadline)
         if not self._deadline.fits(2 * self._timer.plan_s):
             return
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
@@ -171,7 +172,7 @@ class AtShape:
     def _on_one_thread(self, near: Sequence[TimedPlan]) -> list[Target]:
         """Variants of single targets whose calls are so short that more threads may not pay."""
         threads = self.sampling.threads
-        return [
+        found = [
             target.with_options(**{THREADS.name: "1"})
             for target in dict.fromkeys(
                 entry.plan.partitions[0].target
@@ -180,11 +181,17 @@ class AtShape:
             )
             if "1" in tunable_options(target, threads).get(THREADS.name, ())
         ]
+        return [target for target in found if target not in self._targets]
 
     @property
     def estimates(self) -> Estimates:
         """How the plans compare."""
         return self._timer.standings.estimates
+
+    @property
+    def proof_s(self) -> float:
+        """Seconds that verifying one more plan here is expected to take."""
+        return _PROOF_S + self._timer.plan_s
 
     @property
     def warnings(self) -> tuple[str, ...]:

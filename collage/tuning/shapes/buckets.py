@@ -24,7 +24,7 @@ from collage.shapes.padding import Padding
 from collage.shapes.space import DimSizes, ShapeSpace
 from collage.shapes.traffic import Traffic
 from collage.timing.padding import padded_times
-from collage.tuning.run import Run
+from collage.tuning.closing import Closing
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.changing import CALLS, calls_at, sample_of
 from collage.tuning.shapes.choice import ChosenClass
@@ -37,6 +37,8 @@ _ENOUGH = 1.03
 # So much less the padded plan must take, in either half of the requests.
 _BETTER = 0.97
 _SECONDS = 4.0
+# What a time limit may leave out.
+_PADDED = "padded requests"
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _proven(
 
 
 def bucket_plan(
-    run: Run,
+    closing: Closing,
     free: Model,
     regions: RegionFiles,
     traffic: Traffic,
@@ -126,7 +128,7 @@ def bucket_plan(
     """The plan of a class for padded requests, where that is faster than its plan for any shape; else None.
 
     Args:
-        run: what the stages run with.
+        closing: the time that is left.
         free: the model with free dimensions.
         regions: its sub-models.
         traffic: the shapes of requests.
@@ -148,7 +150,7 @@ def bucket_plan(
             continue
         padding = Padding(dim.dim, buckets, dim.inputs, dim.outputs, dim.mask)
         if (
-            found := _measured(run, free, regions, traffic, timed, one, exact, padding, low)
+            found := _measured(closing, free, regions, traffic, timed, one, exact, padding, low)
         ) is not None:
             return found
     return None
@@ -257,7 +259,7 @@ def _interpolated(known_us: Mapping[int, float], size: int) -> float:
 
 
 def _measured(
-    run: Run,
+    closing: Closing,
     free: Model,
     regions: RegionFiles,
     traffic: Traffic,
@@ -268,7 +270,7 @@ def _measured(
     low: int,
 ) -> HotPlan | None:
     at = timed[max(one.shapes, key=lambda i: timed[i].bound.extent)]
-    compile_s = compile_seconds(run, regions, at, exact)
+    run, compile_s = closing.run, compile_seconds(closing, regions, at, exact)
     if compile_s is None:
         return None
     index = free.index
@@ -280,7 +282,8 @@ def _measured(
     ]
     try:
         with run.runner.alone(run.cancel):
-            found = run.runner.run(
+            found = closing.attempt(
+                _PADDED,
                 padded_times,
                 [(regions.of(part), part.target) for part in one.plan.partitions],
                 [(regions.of(part), part.target) for part in exact.partitions],
@@ -292,9 +295,10 @@ def _measured(
                 at.sampling.threads,
                 _SECONDS,
                 sample_of(timed),
-                cancel=run.cancel,
             )
     except ChildFailed:
+        return None
+    if found is None:
         return None
     half = len(found.plain_us) // 2
     parts = ((0, half), (half, None))

@@ -22,17 +22,19 @@ from collage.shapes.classes import axes_of, extent, specs_at
 from collage.shapes.traffic import Traffic
 from collage.timing.changing import changing_us
 from collage.timing.timed_plan import identity
-from collage.tuning.run import Run
+from collage.tuning.closing import Closing
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
 
 CALLS, _MOST_CHOICES = 40, 5
 # So much less another choice must take, in either half of the calls.
 _BETTER = 0.97
+# What a time limit may leave out.
+_CHANGING = "plans compared at sizes that change"
 
 
 def proven_by_changing(
-    run: Run,
+    closing: Closing,
     regions: RegionFiles,
     traffic: Traffic,
     timed: Sequence[AtShape],
@@ -42,7 +44,7 @@ def proven_by_changing(
     """The classes, or one plan for all shapes that takes less where shapes change; then also a sentence that says so.
 
     Args:
-        run: what the stages run with.
+        closing: the time that is left.
         regions: sub-models with free dimensions.
         traffic: the shapes of requests.
         timed: its representative shapes.
@@ -62,9 +64,11 @@ def proven_by_changing(
     free = regions.model
     index = free.index
     inputs = [index.values[name] for name in index.inputs]
+    run = closing.run
     try:
         with run.runner.alone(run.cancel):
-            spent = run.runner.run(
+            spent = closing.attempt(
+                _CHANGING,
                 changing_us,
                 choices,
                 inputs,
@@ -74,10 +78,11 @@ def proven_by_changing(
                 timed[0].sampling.threads,
                 seconds,
                 sample_of(timed),
-                cancel=run.cancel,
             )
     except ChildFailed as failure:
         return classes, f"plans could not be compared at sizes that change: {failure.reason}"
+    if spent is None:
+        return classes, None
     ours, *theirs = spent
     for_all = [_for_all(timed, plan) for plan in others]
     repeated_us = [_repeated_us(timed, [one]) for one in for_all]

@@ -14,13 +14,15 @@ from collage.report.verdict import title
 from collage.shapes.traffic import MOST_KEPT
 from collage.timing.compiling import Held, Parts, held_memory
 from collage.timing.timed_plan import identity
-from collage.tuning.run import Run
+from collage.tuning.closing import Closing
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.changing import run_everywhere
 from collage.tuning.shapes.choice import ChosenClass
 from collage.tuning.shapes.hot import HotPlan
 
 OURS = "ours"
+# What a time limit may leave out.
+_MEMORY = "memory of processes that run all sizes"
 # Without a limit such partitions may add what is left of this times the memory of the leanest single target.
 _OF_LEANEST = 1.3
 
@@ -50,7 +52,7 @@ class Fitted:
 
 
 def fit_memory(
-    run: Run,
+    closing: Closing,
     regions: RegionFiles,
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
@@ -61,7 +63,7 @@ def fit_memory(
     """The plans, or leaner ones where they hold more than a limit.
 
     Args:
-        run: what the stages run with.
+        closing: the time that is left; a limit of memory is kept however late it is.
         regions: sub-models with free dimensions.
         timed: the representative shapes.
         classes: the plans that are the fastest.
@@ -72,19 +74,19 @@ def fit_memory(
     Raises:
         NoPlanError: no plan for all shapes is within the limit and may be returned.
     """
-    measured = _Measured(run, regions, timed)
+    measured = _Measured(closing, regions, timed)
+    ours = measured.held([one.plan for one in classes], needed=stated_bytes is not None)
+    notes: list[str] = []
+    if stated_bytes is not None and (ours is None or ours.peak_bytes > stated_bytes):
+        classes, ours, note = _leaner(measured, timed, ours, stated_bytes, refusal)
+        hot = [None]
+        notes.append(note)
     singles = {
         str(target): single
         for target, (free, _) in timed[0].singles().items()
         if all(at.find(free.plan, at.dynamic) is not None for at in timed)
         and (single := measured.held([free.plan])) is not None
     }
-    ours = measured.held([one.plan for one in classes])
-    notes: list[str] = []
-    if stated_bytes is not None and (ours is None or ours.peak_bytes > stated_bytes):
-        classes, ours, note = _leaner(measured, timed, ours, stated_bytes, refusal)
-        hot = [None]
-        notes.append(note)
     held = singles if ours is None else {OURS: ours, **singles}
     limit_bytes = stated_bytes
     if stated_bytes is None and singles:
@@ -92,12 +94,15 @@ def fit_memory(
     most = MOST_KEPT
     if ours is not None and limit_bytes is not None and any(hot):
         most = measured.copies(classes, hot, limit_bytes)
-        if any(one is not None and len(one.plan.partitions) > most for one in hot):
+        is_small = any(one is not None and len(one.plan.partitions) > most for one in hot)
+        if is_small and not closing.left_out(_MEMORY):
             hot = [None] * len(classes)
             notes.append(
                 f"plans compiled for one shape alone are faster where a shape comes often, but do not fit into "
                 f"{limit_bytes >> 20} MiB; a larger --memory-limit allows them"
             )
+    if closing.left_out(_MEMORY):
+        hot = [None] * len(classes)  # nobody knows whether they fit
     classes, hot = _joined(classes, hot)
     return Fitted(classes, hot, most, held, limit_bytes, tuple(notes))
 
@@ -120,16 +125,16 @@ def _joined(
 class _Measured:
     """Measures the memory of plans, each once."""
 
-    def __init__(self, run: Run, regions: RegionFiles, timed: Sequence[AtShape]) -> None:
-        self._run, self._regions, self._timed = run, regions, timed
+    def __init__(self, closing: Closing, regions: RegionFiles, timed: Sequence[AtShape]) -> None:
+        self._closing, self._regions, self._timed = closing, regions, timed
         self._known: dict[frozenset[object], Held | None] = {}
 
-    def held(self, plans: Sequence[Plan]) -> Held | None:
-        """What a process holds that ran some plans at all shapes; None where that fails."""
+    def held(self, plans: Sequence[Plan], needed: bool = False) -> Held | None:
+        """What a process holds that ran some plans at all shapes; None where that fails, or there is no time for it."""
         own = {identity(plan): plan for plan in plans}
         key = frozenset(own)
         if key not in self._known:
-            self._known[key] = self._child([self._parts(plan) for plan in own.values()], [])
+            self._known[key] = self._child([self._parts(plan) for plan in own.values()], [], needed)
         return self._known[key]
 
     def copies(
@@ -148,18 +153,22 @@ class _Measured:
         return copies_within(found, [len(shapes) for _, shapes in alone], limit_bytes)
 
     def _child(
-        self, plans: Sequence[Parts], alone: Sequence[tuple[Parts, Sequence[int]]]
+        self,
+        plans: Sequence[Parts],
+        alone: Sequence[tuple[Parts, Sequence[int]]],
+        needed: bool = False,
     ) -> Held | None:
         model = self._regions.model.index
         try:
-            found: Held = self._run.runner.run(
+            found: Held | None = self._closing.attempt(
+                _MEMORY,
                 held_memory,
                 plans,
                 alone,
                 [model.values[value] for value in model.inputs],
                 [at.sampling.chosen_by.samples[0] for at in self._timed],
                 self._timed[0].sampling.threads,
-                cancel=self._run.cancel,
+                needed=needed,
             )
         except ChildFailed:
             return None
@@ -206,7 +215,7 @@ def _leaner(
     least: tuple[int, str] | None = None
     refused: list[str] = []
     for plan in run_everywhere(timed):
-        held = measured.held([plan])
+        held = measured.held([plan], needed=True)
         if held is None:
             continue
         name = " and ".join(dict.fromkeys(title(str(target)) for target in plan.targets))

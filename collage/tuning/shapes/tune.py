@@ -34,6 +34,7 @@ from collage.shapes.classes import extent
 from collage.shapes.settle import Settled
 from collage.shapes.space import Shape, ShapeSpace
 from collage.shapes.traffic import Traffic
+from collage.tuning.closing import Closing
 from collage.tuning.prepare import ingested
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import (
@@ -112,30 +113,33 @@ def tune_shapes(
     end_s = _end_s(run, request.options.time_limit_s)
     for i in in_order(space.shapes):
         own, left = bound[i], len(bound) - len(measured) + 1
-        seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
+        # The proofs may take longer than the time that is kept for writing.
+        until_s = min(end_s, run.written_by_s - _proofs_s(list(measured.values()), len(bound)))
+        seconds = max(_LEAST_S, (until_s - time.monotonic()) / left)
         expected = Expected(list(measured.values()), own)
         with run.stage("end_to_end", f"timing plans at {own.text}"):
             at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
             at.time(plans, expected.is_no_faster_alone, regions.refusal, len(request.targets) + 1)
             measured[i] = at
     timed = [measured[i] for i in range(len(bound))]
+    closing = Closing(run, _proofs_s(timed, len(timed)))
     with run.stage("end_to_end", "timing plans at sizes that change"):
         traffic = Traffic(space.dims, settled.seen, _repeated(request))
 
         def choose() -> Choice:
             left_s = max(_LEAST_S, end_s - time.monotonic())
-            return proven_by_changing(run, regions, traffic, timed, choose_classes(timed), left_s)
+            return proven_by_changing(closing, regions, traffic, timed, choose_classes(timed), left_s)
 
         session = partial(ClassesSession, run, regions, space, timed)
         judge = None if check is None else Judge(check, timed, choose, session).beside_exact()
         classes, note = choose() if judge is None else evaluated(judge)
     told = [*result.report["warnings"], *([] if note is None else [note])]
-    told += [*run.runner.about_waiting(), *run.about_overrun()]
+    told += [*run.runner.about_waiting(), *run.about_overrun(closing.reserved_s)]
     found_report = {**result.report, "front": None, "warnings": [*dict.fromkeys(told)]}
     with run.stage("emit", "writing the artifact"):
         written = write(
             request,
-            run,
+            closing,
             regions=regions,
             space=space,
             traffic=traffic,
@@ -271,6 +275,11 @@ def _end_s(run: Run, limit_s: float | None) -> float:
     """Until when plans are timed at shapes, as the clock of the run tells it."""
     begin_s, now_s = run.clock.begin_s, time.monotonic()
     return now_s + _SHAPES_SHARE * (now_s - begin_s) if limit_s is None else begin_s + limit_s
+
+
+def _proofs_s(measured: Sequence[AtShape], count: int) -> float:
+    """Seconds that verifying a plan at each of so many shapes is expected to take, by those where plans were timed."""
+    return count * math.fsum(at.proof_s for at in measured) / max(1, len(measured))
 
 
 def _refuse_options(request: TuneRequest, settled: Settled) -> None:

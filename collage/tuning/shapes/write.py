@@ -19,6 +19,7 @@ from collage.partitioner.graph.model import Model
 from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan, axes_of
 from collage.shapes.space import ShapeSpace
 from collage.shapes.traffic import Traffic
+from collage.tuning.closing import Closing
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape, data_dependent
 from collage.tuning.shapes.buckets import bucket_plan, paddable
@@ -34,7 +35,7 @@ _MIB = 1 << 20
 
 def write(
     request: TuneRequest,
-    run: Run,
+    closing: Closing,
     *,
     regions: FreeRegions,
     space: ShapeSpace,
@@ -49,7 +50,7 @@ def write(
 
     Args:
         request: what the caller asked for.
-        run: what the stages run with.
+        closing: the time that is left.
         regions: sub-models of the model with free dimensions.
         space: its sizes.
         traffic: the shapes of requests.
@@ -62,20 +63,21 @@ def write(
     Raises:
         NoPlanError: a plan cannot be compiled once more, or none is within the limit of memory.
     """
-    free = regions.model
+    run, free = closing.run, regions.model
     limit_mib = request.options.memory_limit_mib
     fitted = fit_memory(
-        run,
+        closing,
         regions,
         timed,
         classes,
-        _hot_plans(request, run, regions, space, traffic, timed, classes, judge),
+        _hot_plans(request, closing, regions, space, traffic, timed, classes, judge),
         None if limit_mib is None else int(limit_mib * _MIB),
         None if judge is None else judge.refusal,
     )
     classes, hot = fitted.classes, fitted.hot
     if judge is not None:
         found = {**found, **judge.findings, "warnings": [*found["warnings"], *judge.warnings]}
+    found = {**found, "warnings": [*found["warnings"], *closing.warnings()]}
     known = ShapeFindings(timed, fitted, main)
     of_shape = known.class_of_shape
     held = emitted(regions, classes[0].plan, run.work_dir / "emitted")
@@ -133,7 +135,7 @@ def write(
 
 def _hot_plans(
     request: TuneRequest,
-    run: Run,
+    closing: Closing,
     regions: FreeRegions,
     space: ShapeSpace,
     traffic: Traffic,
@@ -146,11 +148,11 @@ def _hot_plans(
     dims = paddable(free, space, timed, request.options.pad_masks)
     changes, hot = traffic.new_share > 0, []
     for number, one in enumerate(classes):
-        alone = hot_plan(run, regions, timed, one)
+        alone = hot_plan(closing, regions, timed, one)
         padded = None
         if changes or alone is None:
             may_run = partial(_may_run, judge, one)
-            padded = bucket_plan(run, free, regions, traffic, timed, classes, number, dims, may_run)
+            padded = bucket_plan(closing, free, regions, traffic, timed, classes, number, dims, may_run)
         hot.append(padded or alone)
     return hot
 

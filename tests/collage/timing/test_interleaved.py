@@ -17,7 +17,16 @@ from collage.partitioner.target import Target
 from collage.runner import Runner
 from collage.timing.interleaved import time_plans
 from collage.timing.plan_timer import PlanTimer
-from collage.timing.request import LONGEST_S, NO_TIME, PlanStep, PlanSteps, PlanTiming, TimingRequest
+from collage.timing.request import (
+    LONGEST_S,
+    NO_TIME,
+    PlanStep,
+    PlanSteps,
+    PlanTiming,
+    Refused,
+    TimingRequest,
+    told_failure,
+)
 from tests.backends.measurement.test_measure import faulty
 from tests.collage.timing.test_child import comparison
 
@@ -49,6 +58,46 @@ def test_needed_plan_is_built_however_long_that_takes(comparison: TimingRequest)
     found = time_plans(replace(comparison, silence_s=4.0), run=run)  # type: ignore[arg-type]
     assert given_s == [4.0, LONGEST_S]
     assert not any(timing.failure for timing in found)
+
+
+def test_what_was_refused_before_a_crash_stays_refused(comparison: TimingRequest) -> None:
+    """In the next process there may be no time to try it."""
+    refusal = PlanTiming(failure="refused partition 0: bool is no type of inputs")
+    skipped: list[list[int]] = []
+
+    def run(function: Any, request: TimingRequest, skip: list[int], **more: Any) -> list[PlanTiming]:
+        skipped.append(skip)
+        if len(skipped) == 1:
+            for message in (0, 1, Refused(1, refusal), 2):
+                more["on_message"](message)
+            raise ChildFailed("crash", "signal 11")
+        return [PlanTiming((1.0,)), *([PlanTiming(failure=NO_TIME)] * 2)]
+
+    request = replace(comparison, plans=(comparison.plans[0],) * 3)
+    found = time_plans(request, run=run)  # type: ignore[arg-type]
+    assert skipped == [[], [1, 2]]
+    assert [timing.failure for timing in found] == [None, refusal.failure, "crash: signal 11"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("faulty")
+def test_a_refusal_outlives_the_process_that_saw_it(comparison: TimingRequest) -> None:
+    refuses, crashes = (
+        PlanSteps((PlanStep("whole", Target.parse(f"faulty -fault={fault}")),))
+        for fault in ("refuse", "crash-compile")
+    )
+    request = replace(
+        comparison, plans=(comparison.plans[0], refuses, crashes), needed=1, prepare_s=60.0
+    )
+    first, second, third = time_plans(request)
+    assert first.failure is None and "refused" in (second.failure or "")
+    assert (third.failure or "").startswith("crash")
+
+
+def test_a_lack_of_time_is_told_only_where_nothing_else_is_known() -> None:
+    assert told_failure([None, NO_TIME, "refused"]) == "refused"
+    assert told_failure([NO_TIME, None]) == NO_TIME
+    assert told_failure([None, None]) is None
 
 
 class _FreeRunner(Runner):

@@ -212,3 +212,9 @@ def test_plan_is_known_unless_there_was_no_time_for_it() -> None:
     standings = Standings((entry, late))
     assert standings.knows(entry.plan) and standings.find(entry.plan) == [entry]
     assert not standings.knows(late.plan) and standings.find(late.plan) == [late]
+
+
+def test_a_refusal_is_told_before_a_lack_of_time() -> None:
+    late = _entry(2, 900)
+    late.timings = {0: PlanTiming(failure=NO_TIME), 1: PlanTiming(failure="it is refused")}
+    assert late.failure == "it is refused" and Standings((late,)).knows(late.plan)

@@ -6,6 +6,7 @@ import pytest
 
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.search.constraints import Budget, Constraints
 from collage.partitioner.search.selection import ConstraintError, Placement, Selection, TargetGlob
 from collage.partitioner.target import Target
@@ -89,6 +90,31 @@ def test_a_rule_reads_back() -> None:
         str(Placement.parse(" /encoder/* = openvino -precision=bf16"))
         == "/encoder/*=openvino -precision=bf16"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "target"),
+    [
+        ("a=b=openvino", "a=b", "openvino"),
+        ("layer=1/Conv=openvino -precision=bf16", "layer=1/Conv", "openvino -precision=bf16"),
+        ("k=v x=* -device=cuda:*", "k=v x", "* -device=cuda:*"),
+        ("Conv=mnn -x=A=B", "Conv", "mnn -x=A=B"),
+        ("a=..b=o*", "a=..b", "o*"),
+        ("a==mnn", "a=", "mnn"),
+    ],
+)
+def test_names_of_nodes_may_have_equal_signs(text: str, nodes: str, target: str) -> None:
+    placement = Placement.parse(text)
+    assert (placement.selection.text, str(placement.target)) == (nodes, target)
+    assert Placement.parse(str(placement)) == placement
+
+
+def test_a_node_is_pinned_by_a_name_with_equal_signs() -> None:
+    model = text_model("g (float[4] x) => (float[4] z) { y = Relu(x)  z = Relu(y) }").ir
+    model.graph[0].name = "scope=1/relu=a"
+    pins = Constraints.parse(pins=["scope=1/relu=a=openvino"])
+    kept = pins.forbidden_nodes(GraphIndex.from_ir(model), [ORT, OV])
+    assert kept == {ORT: 0b01, OV: 0}
 
 
 @pytest.mark.parametrize(

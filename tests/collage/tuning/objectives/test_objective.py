@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from collage.options import OptionsError, TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.service.report_models import ReportView
 from collage.tuning.objectives import objective as objective_module
+from collage.tuning.stages import Refined
 from collage.tuning.tuning_cache import _chosen
 from tests.collage.accuracy.test_mix_runner import layers
 from tests.collage.artifact.test_instances import WIDTH, chain
@@ -326,3 +328,17 @@ def test_settings_that_there_was_no_time_for_are_told(
     assert ours["chosen"]
     told = r"there was no time for \d+ of \d+ settings of several requests; allow more with"
     assert any(re.match(told, text) for text in artifact.report["warnings"])
+
+
+def test_no_trial_begins_that_leaves_no_time_for_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial builds the instances that writing builds once more."""
+    now_s = 0.0
+    monkeypatch.setattr(objective_module.time, "monotonic", lambda: now_s)
+    run = SimpleNamespace(written_by_s=130.0)
+    refined = SimpleNamespace(run=run, objective_end_s=100.0, emit_s=5.0)
+    fits = objective_module._fits(cast(Refined, refined))
+    assert fits()
+    now_s = 40.0
+    assert fits()  # it ends at 80 s, and writing at 125 s
+    now_s = 65.0
+    assert not fits()  # it ends at 97.5 s, and writing at 142.5 s

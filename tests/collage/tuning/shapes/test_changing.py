@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,12 @@ import onnx.parser
 import pytest
 
 from collage.backends.sandbox.run import ChildFailed
+from collage.events import ignore
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
 from collage.shapes.space import parse_dims
 from collage.shapes.traffic import Traffic
+from collage.tuning.closing import Closing
 from collage.tuning.run import Run
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
@@ -28,7 +31,10 @@ _TEXT = """<ir_version: 10, opset_import: ["" : 17]>
 
 
 def _proven(
-    tmp_path: Path, spent: list[list[float]] | None, traffic: Traffic
+    tmp_path: Path,
+    spent: list[list[float]] | None,
+    traffic: Traffic,
+    left_s: float = math.inf,
 ) -> tuple[Sequence[ChosenClass], str | None, list[Any]]:
     """What becomes of the fastest plan at repeated shapes where calls take so long, by choice; None for no call."""
     asked: list[Any] = []
@@ -40,7 +46,14 @@ def _proven(
         return (spent + [[1e9] * len(spent[0])] * len(choices))[: len(choices)]
 
     runner = SimpleNamespace(alone=lambda cancel: contextlib.nullcontext(), run=run)
-    stated = cast(Run, SimpleNamespace(runner=runner, work_dir=tmp_path, cancel=None))
+    run_of = SimpleNamespace(
+        runner=runner,
+        work_dir=tmp_path,
+        cancel=None,
+        listener=ignore,
+        written_by_s=time.monotonic() + left_s,
+    )
+    stated = Closing(cast(Run, run_of))
     us = {"null": 10.0, "simulated": 20.0, "onnxruntime": 30.0}
     timed = shapes({16: 0.5, 512: 0.5}, lambda name, size: us[name])
     for at in timed:
@@ -120,3 +133,9 @@ def test_a_crash_at_changing_sizes_keeps_the_classes_and_is_told(tmp_path: Path)
     found, note, _ = _proven(tmp_path, None, _said("16..512"))
     assert [str(one.plan.targets[0]) for one in found] == ["null"]
     assert note == "plans could not be compared at sizes that change: signal 11"
+
+
+def test_without_time_the_classes_stay_and_nothing_is_called(tmp_path: Path) -> None:
+    found, note, asked = _proven(tmp_path, [[50.0] * 8, [20.0] * 8], _said("16..512"), left_s=1.0)
+    assert [str(one.plan.targets[0]) for one in found] == ["null"]
+    assert note is None and not asked

@@ -46,7 +46,8 @@ _PLAN = {
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
     dims = {"batch": "1,3", "length": "2:0.25,40:0.75"}
-    return tuned(shape_models.chain(), _TARGETS, folder, dims=dims, **_LIMIT).path
+    # Memory is measured where there is time for it.
+    return tuned(shape_models.chain(), _TARGETS, folder, dims=dims, time_limit_s=40.0).path
 
 
 @pytest.mark.slow
@@ -227,6 +228,19 @@ def test_both_ends_stay_where_there_is_no_time_for_more(
             feed = {"x": np.ones((1, length, 8), np.float32), "bias": np.ones(length, np.float32)}
             for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
                 np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_short_limit_leaves_out_memory_and_says_so(tmp_path: Path) -> None:
+    dims = {"batch": "1,3", "length": "2,40"}
+    made = tuned(shape_models.chain(), ["onnxruntime"], tmp_path, dims=dims, time_limit_s=1.0)
+    (said,) = [text for text in made.report["warnings"] if text.startswith("once plans were chosen")]
+    assert "the time limit of 1 s left out:" in said and "memory of processes" in said
+    assert made.report["shapes"]["rss_bytes"] == {}
+    assert all(one["hot"] is None for one in made.report["shapes"]["classes"])
+    with collage.load(made.path) as session:  # each size is still verified
+        feed = {"x": np.ones((3, 40, 8), np.float32), "bias": np.ones(40, np.float32)}
+        session.run(None, feed)
 
 
 @pytest.mark.slow

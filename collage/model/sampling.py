@@ -6,6 +6,7 @@ budget, and whole plans in their comparison.
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Sequence
@@ -87,6 +88,12 @@ class Sampling:
             rest = [self._seeded(seed + _SEEDS) for seed in self.seeds]
         if rest:
             self.held_out = self.reference(rest, "held-out")
+
+    def with_options(self, options: TuneOptions) -> Sampling:
+        """The same samples with the same values, for a run with other options but for the seed."""
+        made = copy.copy(self)
+        made.options = options
+        return made
 
     def check_reference(self) -> None:
         """Make sure that the reference can be compared with, before any target is.

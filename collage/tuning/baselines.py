@@ -113,7 +113,7 @@ def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float,
         )
         plan_s = max(plan_s, seen_s, formula_s)
         emit_s = max(emit_s, seen_s, _EMIT_S + compile_s + _EMIT_CALLS * latency_s)
-    return plan_s, emit_s + allowed.sampling.proof_s
+    return plan_s, 0.0 if allowed.request.is_part else emit_s + allowed.sampling.proof_s
 
 
 def propose_plans(baselines: Baselines) -> Budgeted:

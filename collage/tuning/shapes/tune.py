@@ -101,7 +101,7 @@ def tune_shapes(
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
     at_main = replace(_for_one(_with_front(plain, check is not None)), inputs=samplings[main].inputs)
-    result = tune_one(_at_one(at_main, run, bound[main], info))
+    result = tune_one(replace(_at_one(at_main, run, bound[main], info), sampled=samplings[main]))
     plans = plans_to_time(bound[main].model, request.targets, _found(bound[main].model, result))
     regions = _regions(request, run, free, samplings)
     with run.stage("measure", "rewriting partitions for all sizes"):
@@ -262,9 +262,9 @@ def _for_one(request: TuneRequest) -> TuneRequest:
     """The request for the shape at which plans are searched: with a part of the time, where that is limited."""
     limit_s = request.options.time_limit_s
     if limit_s is None:
-        return request
+        return replace(request, is_part=True)
     options = request.options.model_copy(update={"time_limit_s": _SEARCH_SHARE * limit_s})
-    return replace(request, options=options, whole_limit_s=limit_s)
+    return replace(request, options=options, whole_limit_s=limit_s, is_part=True)
 
 
 def _end_s(run: Run, limit_s: float | None) -> float:

@@ -11,6 +11,8 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.timing.child import run_rounds
 from collage.timing.request import LONGEST_S, NO_TIME, PlanTiming, TimingRequest
 
+# What a plan does to its process at one size, it may do at any other.
+_FINAL = ("crash", "hang")
 # A child killed from outside is started again this often before its plan takes the blame.
 _KILLED_RETRIES = 2
 
@@ -28,7 +30,7 @@ def time_plans(
     Raises:
         CancelledError: `cancel` was set.
     """
-    failures: dict[int, str] = {}
+    failures: dict[int, PlanTiming] = {}
     killed = 0
     while len(failures) < len(request.plans):
         last_touched: list[int] = []
@@ -62,10 +64,13 @@ def time_plans(
             if is_short and culprit < request.needed:
                 request = replace(request, silence_s=LONGEST_S)
                 continue
-            failures[culprit] = NO_TIME if is_short else f"{failure.kind}: {failure.reason}"
+            failures[culprit] = (
+                PlanTiming(failure=NO_TIME)
+                if is_short
+                else PlanTiming(
+                    failure=f"{failure.kind}: {failure.reason}", is_final=failure.kind in _FINAL
+                )
+            )
             continue
-        return [
-            PlanTiming(failure=failures[i]) if i in failures else timing
-            for i, timing in enumerate(timings)
-        ]
-    return [PlanTiming(failure=failures[i]) for i in range(len(request.plans))]
+        return [failures.get(i, timing) for i, timing in enumerate(timings)]
+    return [failures[i] for i in range(len(request.plans))]

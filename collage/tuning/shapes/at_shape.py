@@ -35,7 +35,6 @@ from collage.tuning.shapes.samples import ShapeSamples
 _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
-_LEFT_OUT = "by its times at other shapes it gains nothing here"
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
 
@@ -112,23 +111,18 @@ class AtShape:
     def time(
         self,
         plans: Sequence[tuple[str, Plan]],
-        is_slow_alone: Callable[[Plan], bool] = lambda plan: False,
-        refusal: Callable[[Plan], str | None] = lambda plan: None,
+        refusal: Callable[[Plan, bool], str | None] = lambda plan, is_alone: None,
         needed: int | None = None,
     ) -> None:
         """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
 
         Args:
             plans: with their names.
-            is_slow_alone: whether a plan compiled for this shape alone is expected to gain nothing; then it is left out.
-            refusal: why a plan cannot be compiled at all, or None.
+            refusal: why a plan is not tried, compiled for any shape or for this one alone; or None.
             needed: so many of the first plans are compiled for any shape however late it is; None for all.
         """
         for entry in self._add(plans):
-            entry.refused = refusal(entry.plan)
-        for entry in self.fixed:
-            if entry.refused is None and is_slow_alone(entry.plan):
-                entry.refused = _LEFT_OUT
+            entry.refused = refusal(entry.plan, entry.regions is None)
         any_shape, alone = (
             [entry for entry in known if entry.refused is None] for known in (self.dynamic, self.fixed)
         )
@@ -137,17 +131,19 @@ class AtShape:
         # The first is needed in any case: the comparison begins with it.
         first = len(any_shape) if needed is None else min(needed, len(any_shape))
         self._timer.time([*any_shape, *alone], needed=first - 1, deadline=self._deadline)
-        if not self._deadline.fits(2 * self._timer.plan_s):
-            return
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
-        more = self._add(
-            [
-                (f"single {target}", single_plan(self.bound.model, target))
-                for target in self._on_one_thread(near)
-            ]
-        )
-        if len(near) + len(more) > 1:
-            self._timer.time(more, again=near, deadline=self._deadline)
+        variants = [
+            (f"single {target}", single_plan(self.bound.model, target))
+            for target in self._on_one_thread(near)
+        ]
+        count = len(near) + 2 * len(variants)
+        if count < 2 or not self._deadline.fits(self._timer.expected_s(count)):
+            return
+        more = self._add(variants)
+        for entry in more:
+            entry.refused = refusal(entry.plan, entry.regions is None)
+        more = [entry for entry in more if entry.refused is None]
+        self._timer.time(more, again=near, deadline=self._deadline)
 
     def time_too(self, plan: Plan) -> None:
         """Time another plan for any shape beside the best one, if it was not timed here."""

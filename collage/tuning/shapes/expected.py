@@ -12,6 +12,8 @@ from collage.shapes.space import Shape
 from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.shapes.at_shape import AtShape, BoundShape
 
+_LEFT_OUT = "by its times at other shapes it gains nothing here"
+
 
 def in_order(shapes: Sequence[Shape]) -> list[int]:
     """The positions of shapes in the order in which they are measured: both ends, the middle, then those between."""
@@ -32,6 +34,18 @@ class Expected:
     def __init__(self, measured: Sequence[AtShape], bound: BoundShape) -> None:
         self._work = work_of(bound.model.index)
         self._measured = [(work_of(at.bound.model.index), at) for at in measured]
+
+    def refusal(self, plan: Plan, is_alone: bool) -> str | None:
+        """Why a plan need not be timed here, or None: it fails at any size, or compiled for this one it gains nothing.
+
+        Args:
+            is_alone: whether it is to be compiled for this shape alone.
+        """
+        for _, at in self._measured:
+            for entry in at.fixed if is_alone else at.dynamic:
+                if entry.failed_finally and identity(entry.plan) == identity(plan):
+                    return f"at {at.bound.text}: {entry.failure}"
+        return _LEFT_OUT if is_alone and self.is_no_faster_alone(plan) else None
 
     def is_no_faster_alone(self, plan: Plan) -> bool:
         """Whether a plan compiled for this shape alone is expected to be no faster than one for any shape.

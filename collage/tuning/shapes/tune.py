@@ -113,10 +113,10 @@ def tune_shapes(
     for i in in_order(space.shapes):
         own, left = bound[i], len(bound) - len(measured) + 1
         seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
-        expected = Expected(list(measured.values()), own)
+        refusal = partial(_refusal, regions, Expected(list(measured.values()), own))
         with run.stage("end_to_end", f"timing plans at {own.text}"):
             at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
-            at.time(plans, expected.is_no_faster_alone, regions.refusal, len(request.targets) + 1)
+            at.time(plans, refusal, len(request.targets) + 1)
             measured[i] = at
     timed = [measured[i] for i in range(len(bound))]
     with run.stage("end_to_end", "timing plans at sizes that change"):
@@ -149,6 +149,11 @@ def tune_shapes(
         run.listener(Event("emit", text))
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written
+
+
+def _refusal(regions: FreeRegions, expected: Expected, plan: Plan, is_alone: bool) -> str | None:
+    """Why a plan is not tried at a shape, or None."""
+    return regions.refusal(plan) or expected.refusal(plan, is_alone)
 
 
 def _regions(request: TuneRequest, run: Run, free: Model, samplings: Sequence[Sampling]) -> FreeRegions:

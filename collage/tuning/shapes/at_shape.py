@@ -26,15 +26,17 @@ from collage.shapes.space import Shape
 from collage.timing.decision import choose, proven
 from collage.timing.estimates import Estimates
 from collage.timing.plan_timer import PlanTimer
-from collage.timing.request import without_plans
+from collage.timing.request import NO_TIME, without_plans
 from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.samples import ShapeSamples
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 # Plans so much slower than the fastest are timed in one comparison only.
 _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
+_ANY_SHAPE = ", any shape"
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
 
@@ -85,6 +87,7 @@ class AtShape:
         targets: the user's.
         tolerance: plans with a larger error are not chosen.
         deadline: no more plans are compiled for this shape alone after its search.
+        left: the time of the run.
 
     Attributes:
         most_error: plans with a larger one by the metric `max` are not chosen either.
@@ -100,8 +103,9 @@ class AtShape:
         targets: Sequence[Target],
         tolerance: float,
         deadline: Deadline = NO_DEADLINE,
+        left: TimeLeft = NO_LIMIT,
     ) -> None:
-        self._deadline = deadline
+        self._deadline, self.left = deadline, left
         self.bound, self.sampling, self.exact = bound, sampling, exact
         self.tolerance, self.most_error = tolerance, math.inf
         self._free, self._timer, self._targets = free, timer, tuple(targets)
@@ -119,7 +123,8 @@ class AtShape:
         Args:
             plans: with their names.
             refusal: why a plan is not tried, compiled for any shape or for this one alone; or None.
-            needed: so many of the first plans are compiled for any shape however late it is; None for all.
+            needed: so many of the first plans are compiled for any shape however late it is; None for all. The others
+                are where none of these may be returned.
         """
         for entry in self._add(plans):
             entry.refused = refusal(entry.plan, entry.regions is None)
@@ -131,6 +136,10 @@ class AtShape:
         # The first is needed in any case: the comparison begins with it.
         first = len(any_shape) if needed is None else min(needed, len(any_shape))
         self._timer.time([*any_shape, *alone], needed=first - 1, deadline=self._deadline)
+        for entry in any_shape:
+            if entry.failure == NO_TIME and self.best() is None:
+                name = entry.name.removesuffix(_ANY_SHAPE)
+                self._timer.time(self._add([(name, entry.plan)])[:1])
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
         variants = [
             (f"single {target}", single_plan(self.bound.model, target))
@@ -146,14 +155,14 @@ class AtShape:
         self._timer.time(more, again=near, deadline=self._deadline)
 
     def time_too(self, plan: Plan) -> None:
-        """Time another plan for any shape beside the best one, if it was not timed here."""
-        if all(identity(entry.plan) != identity(plan) for entry in self.dynamic):
-            self._timer.time(
-                self._add([("plan of a neighbor", plan)])[:1], again=self._near(self.dynamic)
-            )
+        """Time another plan for any shape beside the best one, if it was not timed here and there is time."""
+        near = self._near(self.dynamic)
+        is_new = all(identity(entry.plan) != identity(plan) for entry in self.dynamic)
+        if is_new and self.left.fits(self._timer.expected_s(1 + len(near))):
+            self._timer.time(self._add([("plan of a neighbor", plan)])[:1], again=near)
 
     def _add(self, plans: Sequence[tuple[str, Plan]]) -> list[TimedPlan]:
-        dynamic = [TimedPlan(p, f"{name}, any shape", regions=self._free) for name, p in plans]
+        dynamic = [TimedPlan(p, f"{name}{_ANY_SHAPE}", regions=self._free) for name, p in plans]
         fixed = [TimedPlan(p, f"{name}, this shape alone") for name, p in plans]
         self.dynamic += dynamic
         self.fixed += fixed
@@ -181,6 +190,16 @@ class AtShape:
     def estimates(self) -> Estimates:
         """How the plans compare."""
         return self._timer.standings.estimates
+
+    @property
+    def plan_s(self) -> float:
+        """Seconds that one plan took in the latest comparison here: to compile, to verify, and to time."""
+        return self._timer.plan_s
+
+    @property
+    def untried(self) -> int:
+        """How many plans for any shape there was no time for."""
+        return sum(entry.failure == NO_TIME for entry in self.dynamic)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -269,6 +288,7 @@ def at_shape(
     free: FreeRegions,
     tolerance: float,
     seconds: float = math.inf,
+    left: TimeLeft = NO_LIMIT,
 ) -> AtShape:
     """A representative shape, where nothing is timed yet.
 
@@ -280,6 +300,7 @@ def at_shape(
         free: sub-models with free dimensions.
         tolerance: plans with a larger error are not chosen.
         seconds: for timing plans there.
+        left: the time of the run.
     """
     exact = free.at(bound.model, sampling.work_dir / "regions")
     specs = tuple(map(target_spec, request.targets))
@@ -297,7 +318,7 @@ def at_shape(
     )
     end_s = time.monotonic() + seconds
     deadline = Deadline(search_s=end_s - budget_s, compare_s=end_s, confirm_s=end_s, end_s=end_s)
-    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance, deadline)
+    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance, deadline, left)
 
 
 def plans_to_time(

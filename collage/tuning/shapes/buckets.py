@@ -28,7 +28,8 @@ from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.changing import CALLS, calls_at, sample_of
 from collage.tuning.shapes.choice import ChosenClass
-from collage.tuning.shapes.hot import HotPlan, compile_seconds
+from collage.tuning.shapes.hot import HotPlan, compile_seconds, least_s
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 _MOST_BUCKETS = 8
 _MOST_SIZES = 64
@@ -122,6 +123,7 @@ def bucket_plan(
     number: int,
     dims: Sequence[Paddable],
     may_run: Callable[[Plan], bool],
+    left: TimeLeft = NO_LIMIT,
 ) -> HotPlan | None:
     """The plan of a class for padded requests, where that is faster than its plan for any shape; else None.
 
@@ -135,6 +137,7 @@ def bucket_plan(
         number: which class.
         dims: the dimensions along which requests may be padded.
         may_run: whether a plan may be returned.
+        left: the time of the run.
     """
     one = classes[number]
     for dim in dims:
@@ -146,10 +149,13 @@ def bucket_plan(
         buckets = chosen_buckets(traffic.dims[dim.dim], known, low)
         if not buckets:
             continue
+        plan_s = max(at.plan_s for at in timed)
+        seconds = least_s(timed) + (1 + len(buckets)) * plan_s + _SECONDS
+        if left.leaves_out("padding to a few sizes", seconds):
+            return None
         padding = Padding(dim.dim, buckets, dim.inputs, dim.outputs, dim.mask)
-        if (
-            found := _measured(run, free, regions, traffic, timed, one, exact, padding, low)
-        ) is not None:
+        found = _measured(run, free, regions, traffic, timed, one, exact, padding, low, left)
+        if found is not None:
             return found
     return None
 
@@ -266,9 +272,10 @@ def _measured(
     exact: Plan,
     padding: Padding,
     low: int,
+    left: TimeLeft,
 ) -> HotPlan | None:
     at = timed[max(one.shapes, key=lambda i: timed[i].bound.extent)]
-    compile_s = compile_seconds(run, regions, at, exact)
+    compile_s = compile_seconds(run, regions, at, exact, left)
     if compile_s is None:
         return None
     index = free.index
@@ -292,6 +299,7 @@ def _measured(
                 at.sampling.threads,
                 _SECONDS,
                 sample_of(timed),
+                limits=left.limits,
                 cancel=run.cancel,
             )
     except ChildFailed:

@@ -25,6 +25,7 @@ from collage.timing.timed_plan import identity
 from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 CALLS, _MOST_CHOICES = 40, 5
 # So much less another choice must take, in either half of the calls.
@@ -38,6 +39,7 @@ def proven_by_changing(
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
     seconds: float,
+    left: TimeLeft = NO_LIMIT,
 ) -> tuple[Sequence[ChosenClass], str | None]:
     """The classes, or one plan for all shapes that takes less where shapes change; then also a sentence that says so.
 
@@ -48,6 +50,7 @@ def proven_by_changing(
         timed: its representative shapes.
         classes: as they were chosen by repeated calls.
         seconds: for the calls.
+        left: the time of the run; fewer plans are compared where it is short.
     """
     share = traffic.new_share
     if not share:
@@ -55,6 +58,11 @@ def proven_by_changing(
     others = [plan for plan in run_everywhere(timed)[:_MOST_CHOICES] if not _is(classes, plan)]
     if not others:
         return classes, None
+    plan_s = max(at.plan_s for at in timed)
+    if left.leaves_out("comparing plans at sizes that change", 2 * plan_s):
+        return classes, None
+    while len(others) > 1 and not left.fits((1 + len(others)) * plan_s):
+        others.pop()
     choices = [
         [(one.up_to, _parts(regions, one.plan)) for one in classes],
         *([(None, _parts(regions, plan))] for plan in others),
@@ -72,8 +80,9 @@ def proven_by_changing(
                 table_bounds(index),
                 [name for name in index.outputs if name in index.producer],
                 timed[0].sampling.threads,
-                seconds,
+                min(seconds, left.seconds),
                 sample_of(timed),
+                limits=left.limits,
                 cancel=run.cancel,
             )
     except ChildFailed as failure:

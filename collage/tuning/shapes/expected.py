@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from collage.costs.shape_fit import ShapeFit
 from collage.costs.work import work_of
@@ -21,6 +23,30 @@ def in_order(shapes: Sequence[Shape]) -> list[int]:
     middle = len(by_extent) // 2
     first = list(dict.fromkeys((by_extent[0], by_extent[-1], by_extent[middle])))
     return first + [i for i in by_extent if i not in first]
+
+
+def fastest_first(
+    plans: Sequence[tuple[str, Plan]], measured: Sequence[AtShape], report: Mapping[str, Any]
+) -> list[tuple[str, Plan]]:
+    """Plans in the order in which they are worth their time at one more shape; what failed comes last.
+
+    Args:
+        plans: with their names.
+        measured: shapes where they were timed; the report counts where there is none.
+        report: of the search at one shape, which found all plans that are no single target.
+    """
+    alone_us = {row["target"]: row.get("latency_us", math.inf) for row in report["baselines"]}
+
+    def cost(plan: Plan) -> float:
+        if not measured:
+            known_us = alone_us.get(str(plan.partitions[0].target), 0.0)
+            return known_us if len(plan.partitions) == 1 else 0.0
+        found = [(at, at.find(plan, at.dynamic)) for at in measured]
+        return math.fsum(
+            math.inf if entry is None else at.estimates.ratio(entry) for at, entry in found
+        )
+
+    return sorted(plans, key=lambda named: cost(named[1]))
 
 
 class Expected:

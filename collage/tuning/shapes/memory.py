@@ -18,7 +18,8 @@ from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.changing import run_everywhere
 from collage.tuning.shapes.choice import ChosenClass
-from collage.tuning.shapes.hot import HotPlan
+from collage.tuning.shapes.hot import LEFT_OUT, HotPlan
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 OURS = "ours"
 # Without a limit such partitions may add what is left of this times the memory of the leanest single target.
@@ -57,6 +58,7 @@ def fit_memory(
     hot: Sequence[HotPlan | None],
     stated_bytes: int | None,
     refusal: Refusal | None = None,
+    left: TimeLeft = NO_LIMIT,
 ) -> Fitted:
     """The plans, or leaner ones where they hold more than a limit.
 
@@ -68,18 +70,25 @@ def fit_memory(
         hot: their plans for shapes that come often.
         stated_bytes: the limit; None for none.
         refusal: why other plans than these may not be returned, or None; without it all may.
+        left: the time of the run; a limit that is stated is kept however late it is.
 
     Raises:
         NoPlanError: no plan for all shapes is within the limit and may be returned.
     """
-    measured = _Measured(run, regions, timed)
-    singles = {
-        str(target): single
-        for target, (free, _) in timed[0].singles().items()
-        if all(at.find(free.plan, at.dynamic) is not None for at in timed)
-        and (single := measured.held([free.plan])) is not None
-    }
+    measured = _Measured(run, regions, timed, NO_LIMIT if stated_bytes is not None else left)
+    plan_s = max(at.plan_s for at in timed)
+    if stated_bytes is None and left.leaves_out("the memory of processes", 2 * plan_s):
+        if any(hot):
+            left.tell(LEFT_OUT)
+        classes, hot = _joined(classes, [None] * len(classes))
+        return Fitted(classes, hot, MOST_KEPT, {}, None, ())
     ours = measured.held([one.plan for one in classes])
+    singles: dict[str, Held] = {}
+    for target, (free, _) in timed[0].singles().items():
+        runs = all(at.find(free.plan, at.dynamic) is not None for at in timed)
+        if runs and not left.leaves_out(f"the memory of {target} alone", plan_s):
+            single = measured.held([free.plan])
+            singles |= {} if single is None else {str(target): single}
     notes: list[str] = []
     if stated_bytes is not None and (ours is None or ours.peak_bytes > stated_bytes):
         classes, ours, note = _leaner(measured, timed, ours, stated_bytes, refusal)
@@ -90,6 +99,10 @@ def fit_memory(
     if stated_bytes is None and singles:
         limit_bytes = int(_OF_LEANEST * min(one.peak_bytes for one in singles.values()))
     most = MOST_KEPT
+    if any(hot) and (ours is None or limit_bytes is None) and not left.fits(plan_s):
+        # Nobody knows how many fit.
+        hot = [None] * len(classes)
+        left.tell(LEFT_OUT)
     if ours is not None and limit_bytes is not None and any(hot):
         most = measured.copies(classes, hot, limit_bytes)
         if any(one is not None and len(one.plan.partitions) > most for one in hot):
@@ -120,8 +133,10 @@ def _joined(
 class _Measured:
     """Measures the memory of plans, each once."""
 
-    def __init__(self, run: Run, regions: RegionFiles, timed: Sequence[AtShape]) -> None:
-        self._run, self._regions, self._timed = run, regions, timed
+    def __init__(
+        self, run: Run, regions: RegionFiles, timed: Sequence[AtShape], left: TimeLeft
+    ) -> None:
+        self._run, self._regions, self._timed, self._left = run, regions, timed, left
         self._known: dict[frozenset[object], Held | None] = {}
 
     def held(self, plans: Sequence[Plan]) -> Held | None:
@@ -159,6 +174,7 @@ class _Measured:
                 [model.values[value] for value in model.inputs],
                 [at.sampling.chosen_by.samples[0] for at in self._timed],
                 self._timed[0].sampling.threads,
+                limits=self._left.limits,
                 cancel=self._run.cancel,
             )
         except ChildFailed:

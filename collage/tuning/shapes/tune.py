@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from collage.artifact.emit import TuneResult
 from collage.backends.registry import resolve
 from collage.events import Event
 from collage.model import reference
-from collage.model.free_regions import FreeRegions
+from collage.model.free_regions import FreeRegions, form_of
 from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
 from collage.model.sub_models import Values
@@ -53,16 +54,19 @@ from collage.tuning.shapes.evaluate import (
     check_of,
     evaluated,
 )
-from collage.tuning.shapes.expected import Expected, in_order
+from collage.tuning.shapes.expected import Expected, fastest_first, in_order
 from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
+from collage.tuning.time_left import TimeLeft
 
 # Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
 # that search, and each at least so many seconds.
 _SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
 # After such a share of a limit and so many seconds no more shapes are read.
 _BINDING_SHARE, _BINDING_S = 0.25, 8.0
+# Kept for writing the artifact, beside what verifying it takes.
+_WRITING_S = 2.0
 # So many plans that err less than the one that a search found are compared at all shapes.
 _MORE_EXACT = 3
 
@@ -97,7 +101,7 @@ def tune_shapes(
     samplings = [own.sampling for own in sampled]
     told = [*_about_shapes(bound, every), *(_about_samples(sampled) if request.inputs else ())]
     info = replace(info, warnings=(*info.warnings, *told))
-    main = _main(space)
+    main = _main(space.shapes)
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
     at_main = replace(_for_one(_with_front(plain, check is not None)), inputs=samplings[main].inputs)
@@ -108,23 +112,19 @@ def tune_shapes(
         limit_s = request.options.time_limit_s
         until_s = math.inf if limit_s is None else run.clock.begin_s + limit_s
         regions.rewrite((plan for _, plan in plans), until_s)
-    measured: dict[int, AtShape] = {}
+    left = TimeLeft(run.clock.begin_s, request.options.time_limit_s, partial(_say, run))
     end_s = _end_s(run, request.options.time_limit_s)
-    for i in in_order(space.shapes):
-        own, left = bound[i], len(bound) - len(measured) + 1
-        seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
-        refusal = partial(_refusal, regions, Expected(list(measured.values()), own))
-        with run.stage("end_to_end", f"timing plans at {own.text}"):
-            at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
-            at.time(plans, refusal, len(request.targets) + 1)
-            measured[i] = at
-    timed = [measured[i] for i in range(len(bound))]
+    measured = _measured(request, run, sampled, bound, regions, plans, result.report, left, end_s)
+    space = space.fewer([space.shapes[i] for i in measured])
+    timed, main = list(measured.values()), list(measured).index(main)
+    for at, shape in zip(timed, space.shapes, strict=True):
+        at.bound = replace(at.bound, shape=shape)  # its weight has grown where others are left out
     with run.stage("end_to_end", "timing plans at sizes that change"):
         traffic = Traffic(space.dims, settled.seen, _repeated(request))
 
         def choose() -> Choice:
             left_s = max(_LEAST_S, end_s - time.monotonic())
-            return proven_by_changing(run, regions, traffic, timed, choose_classes(timed), left_s)
+            return proven_by_changing(run, regions, traffic, timed, choose_classes(timed), left_s, left)
 
         session = partial(ClassesSession, run, regions, space, timed)
         judge = None if check is None else Judge(check, timed, choose, session).beside_exact()
@@ -144,11 +144,54 @@ def tune_shapes(
             judge=judge,
             main=main,
             found=found_report,
+            left=left,
         )
     for text in run.about_overrun():
         run.listener(Event("emit", text))
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written
+
+
+def _measured(
+    request: TuneRequest,
+    run: Run,
+    sampled: Sequence[_Sampled],
+    bound: Sequence[BoundShape],
+    regions: FreeRegions,
+    plans: Sequence[tuple[str, Plan]],
+    report: Mapping[str, Any],
+    left: TimeLeft,
+    end_s: float,
+) -> dict[int, AtShape]:
+    """Plans timed at the representative shapes, by position: at those that are needed, and others while there is time."""
+    needed = _needed([own.shape for own in bound])
+    read_s = max(own.seconds for own in sampled)
+    rewritten_s = len(bound) * read_s if any(form_of(plan) for _, plan in plans) else 0.0
+    measured: dict[int, AtShape] = {}
+    for i in sorted(in_order([own.shape for own in bound]), key=lambda i: i not in needed):
+        own, known = bound[i], list(measured.values())
+        seconds = max(_LEAST_S, (end_s - time.monotonic()) / (len(bound) - len(known) + 1))
+        # What is slow to read is slow to compile.
+        plan_s = max((at.plan_s for at in known), default=read_s)
+        if i not in needed and left.leaves_out(f"plans at {own.text}", plan_s):
+            continue
+        with run.stage("end_to_end", f"timing plans at {own.text}"):
+            tolerance, sampling = report["tolerance"], sampled[i].sampling
+            at = at_shape(run, request, own, sampling, regions, tolerance, seconds, left)
+            count = len(request.targets) + 1
+            if request.options.time_limit_s is not None:
+                count = max(1, min(count, int(seconds / plan_s)))
+            refusal = partial(_refusal, regions, Expected(known, own))
+            at.time(fastest_first(plans, known, report), refusal, count)
+        measured[i] = at
+        if at.untried:
+            left.tell(f"{at.untried} of {len(plans)} plans at {own.text}")
+        left.keep(_WRITING_S + 2 * max(at.plan_s for at in measured.values()) + rewritten_s)
+    return {i: measured[i] for i in sorted(measured)}
+
+
+def _say(run: Run, text: str) -> None:
+    run.listener(Event("end_to_end", text))
 
 
 def _refusal(regions: FreeRegions, expected: Expected, plan: Plan, is_alone: bool) -> str | None:
@@ -174,6 +217,7 @@ class _Sampled:
     bound: BoundShape
     given: ShapeSamples | None
     sampling: Sampling
+    seconds: float  # of reading it
 
 
 def _sampled(
@@ -183,21 +227,27 @@ def _sampled(
     limit_s = request.options.time_limit_s
     share_s = math.inf if limit_s is None else _BINDING_SHARE * limit_s
     until_s = run.clock.begin_s + share_s + _BINDING_S
-    order = in_order(space.shapes)
-    needed = {_main(space), *order[:2]}
+    needed = _needed(space.shapes)
     found: dict[int, _Sampled] = {}
-    for i in dict.fromkeys((*sorted(needed), *order)):
-        if i not in needed and time.monotonic() > until_s:
+    for i in dict.fromkeys((*sorted(needed), *in_order(space.shapes))):
+        begin_s = time.monotonic()
+        slowest_s = max((own.seconds for own in found.values()), default=0.0)
+        if i not in needed and begin_s + slowest_s > until_s:
             continue
         own = bind_shape(run, free, space.shapes[i], i)
         samples = given.at(own.shape.sizes)
-        found[i] = _Sampled(own, samples, sample_shape(run, request, own, i, samples))
+        sampling = sample_shape(run, request, own, i, samples)
+        found[i] = _Sampled(own, samples, sampling, time.monotonic() - begin_s)
     return [found[i] for i in sorted(found)]
 
 
-def _main(space: ShapeSpace) -> int:
+def _needed(shapes: Sequence[Shape]) -> set[int]:
+    """The positions of shapes that are read and timed however late it is: that of the search, and both ends."""
+    return {_main(shapes), *in_order(shapes)[:2]}
+
+
+def _main(shapes: Sequence[Shape]) -> int:
     """The position of the shape at which plans are searched."""
-    shapes = space.shapes
     return max(range(len(shapes)), key=lambda i: shapes[i].weight * extent(shapes[i].sizes))
 
 

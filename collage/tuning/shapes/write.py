@@ -30,6 +30,7 @@ from collage.tuning.shapes.evaluate import Judge
 from collage.tuning.shapes.hot import HotPlan, hot_plan
 from collage.tuning.shapes.memory import fit_memory
 from collage.tuning.shapes.report import ShapeFindings, shaped_report
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 _MIB = 1 << 20
 
@@ -46,6 +47,7 @@ def write(
     judge: Judge | None,
     main: int,
     found: Mapping[str, Any],
+    left: TimeLeft = NO_LIMIT,
 ) -> TuneResult:
     """Write the artifact with its report.
 
@@ -60,6 +62,7 @@ def write(
         judge: says whether other plans than these may be returned; None where all may.
         main: the shape that was searched at.
         found: the report of that search.
+        left: the time of the run.
 
     Raises:
         NoPlanError: a plan cannot be compiled once more, or none is within the limit of memory.
@@ -71,9 +74,10 @@ def write(
         regions,
         timed,
         classes,
-        _hot_plans(request, run, regions, space, traffic, timed, classes, judge),
+        _hot_plans(request, run, regions, space, traffic, timed, classes, judge, left),
         None if limit_mib is None else int(limit_mib * _MIB),
         None if judge is None else judge.refusal,
+        left,
     )
     classes, hot = fitted.classes, fitted.hot
     if judge is not None:
@@ -102,7 +106,8 @@ def write(
         proofs=proofs,
         most_copies=fitted.most_copies,
     )
-    report = shaped_report(run, known, {**found, "footprint": took}, served)
+    warnings = [*found["warnings"], *left.warnings]
+    report = shaped_report(run, known, {**found, "footprint": took, "warnings": warnings}, served)
     plan = classes[of_shape[main]].plan
     path = run.work_dir / "artifact" / request.artifact_name
     metadata = {REPORT_KEY: json.dumps(report), SHAPES_KEY: served.to_text()}
@@ -129,17 +134,20 @@ def _hot_plans(
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
     judge: Judge | None,
+    left: TimeLeft,
 ) -> list[HotPlan | None]:
     """Of each class the plan for sizes that come often: padded where that is faster and sizes change, else as they are."""
     free = regions.model
     dims = paddable(free, space, timed, request.options.pad_masks)
     changes, hot = traffic.new_share > 0, []
     for number, one in enumerate(classes):
-        alone = hot_plan(run, regions, timed, one)
+        alone = hot_plan(run, regions, timed, one, left)
         padded = None
         if changes or alone is None:
             may_run = partial(_may_run, judge, one)
-            padded = bucket_plan(run, free, regions, traffic, timed, classes, number, dims, may_run)
+            padded = bucket_plan(
+                run, free, regions, traffic, timed, classes, number, dims, may_run, left
+            )
         hot.append(padded or alone)
     return hot
 

@@ -17,6 +17,7 @@ from collage.tuning.run import Run
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
 from collage.tuning.shapes.hot import HotPlan
 from collage.tuning.shapes.memory import OURS, Fitted, Refusal, copies_within, fit_memory
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 from tests.collage.tuning.shapes.stated import MODEL, A, B, C, shapes
 
 _MIB = 1 << 20
@@ -26,7 +27,7 @@ _PEAKS = {str(A): 200, str(B): 100, str(C): 150}
 class _StatedRunner:
     """Each target holds what is stated, several hold their sum; a copy for one shape holds 20 MiB."""
 
-    def run(self, function: Any, plans: Any, alone: Any, *rest: Any, cancel: Any) -> Held:
+    def run(self, function: Any, plans: Any, alone: Any, *rest: Any, **_: Any) -> Held:
         targets = {str(target) for plan in plans for _, target in plan}
         peak = sum(_PEAKS[target] for target in targets)
         copies = tuple((len(plan), 20 * _MIB) for plan, places in alone for _ in places)
@@ -39,17 +40,23 @@ def _us(target: str, size: int) -> float:
     return fast[target] if target in fast else 2.5 * min(fast.values())
 
 
-def _fitted(limit_mib: int | None, hot: Plan | None = None, refusal: Refusal | None = None) -> Fitted:
+def _fitted(
+    limit_mib: int | None,
+    hot: Plan | None = None,
+    refusal: Refusal | None = None,
+    left: TimeLeft = NO_LIMIT,
+) -> Fitted:
     timed = shapes({1: 0.5, 100: 0.5}, _us)
     for at in timed:
         cast(Any, at.sampling).chosen_by = SimpleNamespace(samples=[{}])
+        at._timer.plan_s = 1.0
     classes = choose_classes(timed)
     assert [str(one.plan.targets[0]) for one in classes] == [str(A), str(C)]
     run = cast(Run, SimpleNamespace(runner=_StatedRunner(), cancel=None))
     regions = cast(RegionFiles, SimpleNamespace(model=MODEL, of=lambda part: part.nodes))
     warm = None if hot is None else HotPlan(hot, 1.0, 5)
     limit = None if limit_mib is None else limit_mib * _MIB
-    return fit_memory(run, regions, timed, classes, [warm] * len(classes), limit, refusal)
+    return fit_memory(run, regions, timed, classes, [warm] * len(classes), limit, refusal, left)
 
 
 def _targets(fitted: Fitted) -> list[str]:
@@ -101,6 +108,29 @@ def test_copies_for_one_shape_take_what_is_left(limit_mib: int, most: int, is_ho
     assert all((one is not None) == is_hot for one in fitted.hot)
     assert fitted.most_copies == most
     assert bool(fitted.notes) != is_hot
+
+
+@pytest.mark.parametrize(
+    ("left_s", "known"), [(1.5, []), (2.5, [OURS, str(A), str(B), str(C)]), (0.5, [])]
+)
+def test_what_is_held_is_not_measured_where_the_time_is_up(left_s: float, known: list[str]) -> None:
+    single = shapes({1: 1.0}, _us)[0].singles()[A][0].plan
+    left = TimeLeft(0.0, 10.0, clock=lambda: 20.0 - left_s)
+    fitted = _fitted(None, hot=single, left=left)
+    assert list(fitted.held) == known and not any(fitted.hot)
+    assert _targets(fitted) == [str(A), str(C)]
+    told = "the memory of processes, plans compiled for one size alone"
+    assert left.warnings == (
+        []
+        if known
+        else [f"for all sizes the time limit of 10 s left out: {told}; allow more with --time-limit"]
+    )
+
+
+def test_a_limit_of_memory_is_kept_however_late_it_is() -> None:
+    left = TimeLeft(0.0, 10.0, clock=lambda: 100.0)
+    fitted = _fitted(149, left=left)
+    assert _targets(fitted) == [str(B)] and list(fitted.held) == [OURS]
 
 
 def test_without_a_limit_copies_keep_to_the_leanest_target() -> None:

@@ -238,6 +238,48 @@ def test_the_run_is_over_once(tmp_path: Path) -> None:
     assert told[-1].stage == "done"
 
 
+@pytest.mark.slow
+def test_each_size_is_read_once_and_one_artifact_written(tmp_path: Path) -> None:
+    told: list[Event] = []
+    dims = {"batch": 1, "height": 8, "width": "8,16"}
+    made = tuned(
+        shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, on_event=told.append, **_LIMIT
+    )
+    computed = [event.message for event in told if event.message.startswith("computing ")]
+    assert len(computed) == 2
+    assert [event.message for event in told if event.stage == "emit"] == ["writing the artifact"]
+    took = made.report["footprint"]
+    assert took["peak_rss_bytes"] > 1 << 20 and took["load_s"] > 0 and took["size_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_a_limit_is_kept_for_many_sizes_and_the_artifact_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each plan takes seconds to compile, what does not fit is left out."""
+    monkeypatch.setattr(
+        "collage.timing.plan_timer.PlanTimer.plan_s", property(lambda timer: 4.0, _ignore)
+    )
+    dims = {"batch": 1, "length": "2,5,9,17,40"}
+    made = tuned(shape_models.chain(), _TARGETS, tmp_path, dims=dims, time_limit_s=1.0)
+    assert made.report["seconds"]["total"] < 1.25 * 1.0 + 10
+    (told,) = [
+        text for text in made.report["warnings"] if text.startswith("for all sizes the time limit")
+    ]
+    assert "the memory of processes" in told
+    assert {row["sizes"]["length"] for row in made.report["shapes"]["rows"]} >= {2, 40}
+    plain = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    with collage.load(made.path) as session:
+        for length in (2, 9, 33):
+            feed = {"x": np.ones((1, length, 8), np.float32), "bias": np.ones(length, np.float32)}
+            for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+def _ignore(timer: object, seconds: float) -> None:
+    """For a property that is stated."""
+
+
 def test_a_search_at_one_shape_tells_the_limit_of_the_caller() -> None:
     options = TuneOptions(time_limit_s=30.0)
     for_one = _for_one(TuneRequest(Path("m.onnx"), (), options))

@@ -5,31 +5,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 from collage.artifact.artifact import crossing_values
 from collage.backends.options import SHORT_CALL_US, THREADS
 from collage.backends.registry import target_spec, tunable_options
 from collage.deadline import NO_DEADLINE, Deadline
-from collage.model.binding import bind
 from collage.model.free_regions import Form, FreeRegions, form_of
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
-from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import respects, single_plan
-from collage.shapes.classes import extent
-from collage.shapes.space import Shape
 from collage.timing.decision import choose, proven
 from collage.timing.estimates import Estimates
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import NO_TIME, without_plans
 from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.samples import ShapeSamples
+from collage.tuning.shapes.samples import BoundShape
 from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 # Plans so much slower than the fastest are timed in one comparison only.
@@ -39,40 +35,6 @@ _BLOCK_S = 0.06
 _ANY_SHAPE = ", any shape"
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
-
-
-@dataclass(frozen=True)
-class BoundShape:
-    """The model at one shape; its nodes are those of the model with free dimensions."""
-
-    shape: Shape
-    model: Model
-    info: NormalizedInfo
-
-    @property
-    def text(self) -> str:
-        """The sizes as `length=16, batch=1`."""
-        return ", ".join(f"{name}={size}" for name, size in self.shape.sizes.items())
-
-    @property
-    def extent(self) -> int:
-        """By what classes are told apart."""
-        return extent(self.shape.sizes)
-
-
-def bind_shape(run: Run, free: Model, shape: Shape, number: int) -> BoundShape:
-    """Bind the model to a representative shape.
-
-    Raises:
-        ModelError: the model cannot have these sizes.
-    """
-    bound = BoundShape(shape, free, NormalizedInfo(free.path, (), ()))
-    try:
-        folder = run.work_dir / f"shape-{number}" / "model"
-        model, info = bind(free, folder, shape.sizes, run.cancel, run.prepared_by_s)
-    except ModelError as error:
-        raise ModelError(f"the model cannot have {bound.text}: {error}") from None
-    return BoundShape(shape, model, info)
 
 
 class AtShape:
@@ -241,45 +203,6 @@ class AtShape:
         return [e for e in entries if may_win(e) and e.exactness <= self.most_error]
 
 
-def sample_shape(
-    run: Run, request: TuneRequest, bound: BoundShape, number: int, given: ShapeSamples | None = None
-) -> Sampling:
-    """Inputs at a representative shape, with the reference outputs.
-
-    Args:
-        run: what the stages run with.
-        request: its options.
-        bound: the model at the shape.
-        number: of the shape.
-        given: samples of the shape; seeded ones are made where there are none, or the model cannot run on those
-            that were derived.
-
-    Raises:
-        ModelError: the reference cannot run the model at this shape.
-    """
-    origin = "seeded" if given is None else given.origin
-    work_dir = run.work_dir / f"shape-{number}" / origin
-    work_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        sampling = Sampling(
-            model=bound.model,
-            info=bound.info,
-            options=request.options,
-            work_dir=work_dir,
-            inputs=None if given is None else given.written(work_dir / "inputs.npz"),
-            hold_out=False,
-            listener=run.listener,
-            cancel=run.cancel,
-            until_s=run.prepared_by_s,
-        )
-        sampling.check_reference()
-    except ModelError as error:
-        if origin == "derived":
-            return sample_shape(run, request, bound, number)
-        raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
-    return sampling
-
-
 def at_shape(
     run: Run,
     request: TuneRequest,
@@ -309,7 +232,7 @@ def at_shape(
     budget_s = min(template.budget_s, _TIMING_SHARE * seconds)
     timer = PlanTimer(
         exact,
-        replace(template, block_s=_BLOCK_S, budget_s=budget_s),
+        replace(template, block_s=_BLOCK_S, budget_s=budget_s, cache_dir=compiled_dir(run)),
         run.listener,
         cancel=run.cancel,
         eligible=lambda plan: respects(bound.model.index, constraints, specs, plan),
@@ -319,6 +242,13 @@ def at_shape(
     end_s = time.monotonic() + seconds
     deadline = Deadline(search_s=end_s - budget_s, compare_s=end_s, confirm_s=end_s, end_s=end_s)
     return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance, deadline, left)
+
+
+def compiled_dir(run: Run) -> Path:
+    """Where what takes every shape is kept once it is compiled, so that each is compiled once."""
+    folder = run.work_dir / "compiled"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def plans_to_time(

@@ -23,7 +23,7 @@ from collage.shapes.traffic import Traffic
 from collage.timing.changing import changing_us
 from collage.timing.timed_plan import identity
 from collage.tuning.run import Run
-from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.at_shape import AtShape, compiled_dir
 from collage.tuning.shapes.choice import ChosenClass
 from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
@@ -82,6 +82,7 @@ def proven_by_changing(
                 timed[0].sampling.threads,
                 min(seconds, left.seconds),
                 sample_of(timed),
+                compiled_dir(run),
                 limits=left.limits,
                 cancel=run.cancel,
             )

@@ -9,20 +9,11 @@ from typing import Any
 from collage.costs.shape_fit import ShapeFit
 from collage.costs.work import work_of
 from collage.partitioner.candidate import Plan
-from collage.shapes.classes import extent
-from collage.shapes.space import Shape
 from collage.timing.timed_plan import TimedPlan, identity
-from collage.tuning.shapes.at_shape import AtShape, BoundShape
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.samples import BoundShape
 
 _LEFT_OUT = "by its times at other shapes it gains nothing here"
-
-
-def in_order(shapes: Sequence[Shape]) -> list[int]:
-    """The positions of shapes in the order in which they are measured: both ends, the middle, then those between."""
-    by_extent = sorted(range(len(shapes)), key=lambda i: extent(shapes[i].sizes))
-    middle = len(by_extent) // 2
-    first = list(dict.fromkeys((by_extent[0], by_extent[-1], by_extent[middle])))
-    return first + [i for i in by_extent if i not in first]
 
 
 def fastest_first(

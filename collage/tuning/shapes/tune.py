@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,20 +31,12 @@ from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.target import HOST_MEMORY
-from collage.shapes.classes import extent
 from collage.shapes.settle import Settled
 from collage.shapes.space import Shape, ShapeSpace
 from collage.shapes.traffic import Traffic
 from collage.tuning.prepare import ingested
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.at_shape import (
-    AtShape,
-    BoundShape,
-    at_shape,
-    bind_shape,
-    plans_to_time,
-    sample_shape,
-)
+from collage.tuning.shapes.at_shape import AtShape, at_shape, plans_to_time
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import choose_classes
 from collage.tuning.shapes.evaluate import (
@@ -54,8 +46,18 @@ from collage.tuning.shapes.evaluate import (
     check_of,
     evaluated,
 )
-from collage.tuning.shapes.expected import Expected, fastest_first, in_order
-from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
+from collage.tuning.shapes.expected import Expected, fastest_first
+from collage.tuning.shapes.samples import (
+    BoundShape,
+    GivenSamples,
+    SampledShape,
+    about_samples,
+    about_shapes,
+    in_order,
+    main_shape,
+    needed_shapes,
+    read_shapes,
+)
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
 from collage.tuning.time_left import TimeLeft
@@ -63,8 +65,6 @@ from collage.tuning.time_left import TimeLeft
 # Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
 # that search, and each at least so many seconds.
 _SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
-# After such a share of a limit and so many seconds no more shapes are read.
-_BINDING_SHARE, _BINDING_S = 0.25, 8.0
 # Kept for writing the artifact, beside what verifying it takes.
 _WRITING_S = 2.0
 # So many plans that err less than the one that a search found are compared at all shapes.
@@ -92,16 +92,18 @@ def tune_shapes(
     free, info, space = _read(request, run, settled.space)
     _check_masks(request, free, space)
     info = replace(info, warnings=(*settled.notes, *info.warnings))
+    begin_s = time.monotonic()
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         given = GivenSamples(request.inputs, free, space, request.options.evaluate is not None)
         every = space.shapes
-        sampled = _sampled(run, plain, free, space, given)
+        sampled = read_shapes(run, plain, free, space, given)
+    read_s = (time.monotonic() - begin_s) / len(sampled)
     space = space.fewer([own.bound.shape for own in sampled])
     bound = [replace(own.bound, shape=shape) for own, shape in zip(sampled, space.shapes, strict=True)]
     samplings = [own.sampling for own in sampled]
-    told = [*_about_shapes(bound, every), *(_about_samples(sampled) if request.inputs else ())]
+    told = [*about_shapes(bound, every), *(about_samples(sampled) if request.inputs else ())]
     info = replace(info, warnings=(*info.warnings, *told))
-    main = _main(space.shapes)
+    main = main_shape(space.shapes)
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
     at_main = replace(_for_one(_with_front(plain, check is not None)), inputs=samplings[main].inputs)
@@ -114,7 +116,9 @@ def tune_shapes(
         regions.rewrite((plan for _, plan in plans), until_s)
     left = TimeLeft(run.clock.begin_s, request.options.time_limit_s, partial(_say, run))
     end_s = _end_s(run, request.options.time_limit_s)
-    measured = _measured(request, run, sampled, bound, regions, plans, result.report, left, end_s)
+    measured = _measured(
+        request, run, sampled, bound, regions, plans, result.report, left, end_s, read_s
+    )
     space = space.fewer([space.shapes[i] for i in measured])
     timed, main = list(measured.values()), list(measured).index(main)
     for at, shape in zip(timed, space.shapes, strict=True):
@@ -155,17 +159,22 @@ def tune_shapes(
 def _measured(
     request: TuneRequest,
     run: Run,
-    sampled: Sequence[_Sampled],
+    sampled: Sequence[SampledShape],
     bound: Sequence[BoundShape],
     regions: FreeRegions,
     plans: Sequence[tuple[str, Plan]],
     report: Mapping[str, Any],
     left: TimeLeft,
     end_s: float,
+    read_s: float,
 ) -> dict[int, AtShape]:
-    """Plans timed at the representative shapes, by position: at those that are needed, and others while there is time."""
-    needed = _needed([own.shape for own in bound])
-    read_s = max(own.seconds for own in sampled)
+    """Plans timed at the representative shapes, by position: at those that are needed, and others while there is time.
+
+    Args:
+        end_s: when that is to be over.
+        read_s: seconds that reading a shape took.
+    """
+    needed = needed_shapes([own.shape for own in bound])
     rewritten_s = len(bound) * read_s if any(form_of(plan) for _, plan in plans) else 0.0
     measured: dict[int, AtShape] = {}
     for i in sorted(in_order([own.shape for own in bound]), key=lambda i: i not in needed):
@@ -208,79 +217,6 @@ def _regions(request: TuneRequest, run: Run, free: Model, samplings: Sequence[Sa
     calibrate: Values | None = values if calibrates(run.runner.check(request.targets)) else None
     threads = samplings[0].threads
     return FreeRegions(free, run.work_dir / "free", calibrate, run.runner, threads, run.cancel)
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    """A representative shape with its inputs, and those that the user gave for it."""
-
-    bound: BoundShape
-    given: ShapeSamples | None
-    sampling: Sampling
-    seconds: float  # of reading it
-
-
-def _sampled(
-    run: Run, request: TuneRequest, free: Model, space: ShapeSpace, given: GivenSamples
-) -> list[_Sampled]:
-    """The representative shapes with their inputs: that of the search, both ends, and others while there is time."""
-    limit_s = request.options.time_limit_s
-    share_s = math.inf if limit_s is None else _BINDING_SHARE * limit_s
-    until_s = run.clock.begin_s + share_s + _BINDING_S
-    needed = _needed(space.shapes)
-    found: dict[int, _Sampled] = {}
-    for i in dict.fromkeys((*sorted(needed), *in_order(space.shapes))):
-        begin_s = time.monotonic()
-        slowest_s = max((own.seconds for own in found.values()), default=0.0)
-        if i not in needed and begin_s + slowest_s > until_s:
-            continue
-        own = bind_shape(run, free, space.shapes[i], i)
-        samples = given.at(own.shape.sizes)
-        sampling = sample_shape(run, request, own, i, samples)
-        found[i] = _Sampled(own, samples, sampling, time.monotonic() - begin_s)
-    return [found[i] for i in sorted(found)]
-
-
-def _needed(shapes: Sequence[Shape]) -> set[int]:
-    """The positions of shapes that are read and timed however late it is: that of the search, and both ends."""
-    return {_main(shapes), *in_order(shapes)[:2]}
-
-
-def _main(shapes: Sequence[Shape]) -> int:
-    """The position of the shape at which plans are searched."""
-    return max(range(len(shapes)), key=lambda i: shapes[i].weight * extent(shapes[i].sizes))
-
-
-def _about_shapes(bound: Sequence[BoundShape], every: Sequence[Shape]) -> list[str]:
-    """Which representative shapes there was no time for."""
-    if len(bound) == len(every):
-        return []
-    return [
-        f"{len(bound)} of {len(every)} sizes were compared ({'; '.join(own.text for own in bound)}): reading the model "
-        "at a size takes so long that the time limit has no room for more; allow more with --time-limit"
-    ]
-
-
-def _about_samples(sampled: Sequence[_Sampled]) -> list[str]:
-    """Which shapes have no sample of the user's."""
-    seeded = [own.bound.text for own in sampled if own.sampling.inputs is None]
-    derived = [
-        own.bound.text
-        for own in sampled
-        if own.sampling.inputs is not None and own.given and own.given.origin == "derived"
-    ]
-    return [
-        *(
-            [f"no sample has {_listed(derived)}: the nearest one was cut or repeated"]
-            if derived
-            else []
-        ),
-        *([f"no sample fits {_listed(seeded)}: seeded inputs were made"] if seeded else []),
-    ]
-
-
-def _listed(shapes: Sequence[str]) -> str:
-    return " or ".join(shapes)
 
 
 def _repeated(request: TuneRequest) -> float | None:

@@ -10,8 +10,9 @@ import pytest
 
 from collage.partitioner.candidate import Candidate, Plan
 from collage.timing.request import PlanTiming
-from collage.tuning.shapes.at_shape import AtShape, BoundShape
-from collage.tuning.shapes.expected import Expected, in_order
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.expected import Expected
+from collage.tuning.shapes.samples import BoundShape, in_order
 from tests.collage.tuning.shapes.stated import MODEL, A, C, shapes
 from tests.partitioner.graphs import text_model
 

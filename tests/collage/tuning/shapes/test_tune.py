@@ -214,7 +214,7 @@ def test_targets_that_take_one_shape_only_are_refused_in_words(tmp_path: Path) -
 def test_both_ends_stay_where_there_is_no_time_for_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collage.tuning.shapes.tune._BINDING_S", -100.0)
+    monkeypatch.setattr("collage.tuning.shapes.samples._READING_S", -100.0)
     dims = {"batch": 1, "length": "2,5,9,17,40"}
     path = tuned(shape_models.chain(), ["onnxruntime"], tmp_path, dims=dims, **_LIMIT).path
     report = read_report(path)

@@ -102,6 +102,20 @@ def samples_of(
     return samples
 
 
+def sample_of(
+    text: str | None, inputs: Sequence[TensorSpec], bounds: Mapping[str, int]
+) -> Mapping[str, np.ndarray]:
+    """Inputs on which an artifact can be run and compared: given ones where no seed makes them, else seeded ones.
+
+    Args:
+        text: its reference values; None where it has none.
+        inputs: of the model, at the sizes of these values.
+        bounds: what values of integer inputs stay below.
+    """
+    given = () if text is None else Verification.from_text(text).given
+    return given[0] if given else seeded_inputs(inputs, 0, bounds)
+
+
 def _seeded(
     inputs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int]
 ) -> Iterator[Mapping[str, np.ndarray]]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from typer.testing import CliRunner
@@ -35,6 +36,9 @@ from tests.tuning import tuned
 
 _TARGETS = ("onnxruntime", "openvino")
 _LIMIT: dict[str, Any] = {"time_limit_s": 2.0}
+# Without a scale of 0 no two runs agree.
+_NOISY = """<ir_version: 10, opset_import: ["" : 17]>
+    g (float[N] x, float[1] scale) => (float[N] y) { n = RandomNormalLike(x) m = Mul(n, scale) y = Add(x, m) }"""
 _PLAN = {
     "format": 1,
     "model_sha256": "0" * 64,
@@ -227,6 +231,19 @@ def test_both_ends_stay_where_there_is_no_time_for_more(
             feed = {"x": np.ones((1, length, 8), np.float32), "bias": np.ones(length, np.float32)}
             for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
                 np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_bench_runs_on_given_inputs_where_seeded_ones_do_not_do(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(_NOISY)
+    samples = {f"{n}/x": np.arange(n, dtype=np.float32) for n in (4, 9)}
+    samples |= {f"{n}/scale": np.zeros(1, np.float32) for n in (4, 9)}
+    np.savez(tmp_path / "inputs.npz", allow_pickle=False, **samples)
+    inputs = tmp_path / "inputs.npz"
+    path = tuned(model, ["onnxruntime"], tmp_path, dims={"N": "4,9"}, inputs=inputs, **_LIMIT).path
+    done = CliRunner().invoke(app, ["bench", str(path), "--processes", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    assert all(row["latency_us"] > 0 for row in json.loads(done.output)["shapes"])
 
 
 @pytest.mark.slow

@@ -212,6 +212,7 @@ def at_shape(
     tolerance: float,
     seconds: float = math.inf,
     left: TimeLeft = NO_LIMIT,
+    only: Plan | None = None,
 ) -> AtShape:
     """A representative shape, where nothing is timed yet.
 
@@ -224,6 +225,7 @@ def at_shape(
         tolerance: plans with a larger error are not chosen.
         seconds: for timing plans there.
         left: the time of the run.
+        only: the plan that is to be returned; the others are timed beside it. None where the fastest is.
     """
     exact = free.at(bound.model, sampling.work_dir / "regions")
     specs = tuple(map(target_spec, request.targets))
@@ -235,7 +237,10 @@ def at_shape(
         replace(template, block_s=_BLOCK_S, budget_s=budget_s, cache_dir=compiled_dir(run)),
         run.listener,
         cancel=run.cancel,
-        eligible=lambda plan: respects(bound.model.index, constraints, specs, plan),
+        eligible=lambda plan: (
+            (only is None or identity(plan) == identity(only))
+            and respects(bound.model.index, constraints, specs, plan)
+        ),
         tolerance=tolerance,
         runner=run.runner,
     )

@@ -96,8 +96,10 @@ def fit_memory(
         notes.append(note)
     held = singles if ours is None else {OURS: ours, **singles}
     limit_bytes = stated_bytes
-    if stated_bytes is None and singles:
-        limit_bytes = int(_OF_LEANEST * min(one.peak_bytes for one in singles.values()))
+    if stated_bytes is None and held:
+        # Of ours where no single target runs at all shapes, or may.
+        peaks = [one.peak_bytes for one in (singles or held).values()]
+        limit_bytes = int(_OF_LEANEST * min(peaks))
     most = MOST_KEPT
     if any(hot) and (ours is None or limit_bytes is None) and not left.fits(plan_s):
         # Nobody knows how many fit.

@@ -25,12 +25,14 @@ from collage.model.free_regions import FreeRegions, form_of
 from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
 from collage.model.sub_models import Values
+from collage.options import GivenPlan
 from collage.partitioner.candidate import Plan
-from collage.partitioner.emit.plan_json import decode_plan
+from collage.partitioner.emit.plan_json import decode_plan, encode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.target import HOST_MEMORY
+from collage.search.fixed_plans import given_plan
 from collage.shapes.settle import Settled
 from collage.shapes.space import Shape, ShapeSpace
 from collage.shapes.traffic import Traffic
@@ -91,6 +93,7 @@ def tune_shapes(
     plain = _unchecked(request)
     free, info, space = _read(request, run, settled.space)
     _check_masks(request, free, space)
+    only = _given(request, free)
     info = replace(info, warnings=(*settled.notes, *info.warnings))
     begin_s = time.monotonic()
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
@@ -106,7 +109,10 @@ def tune_shapes(
     main = main_shape(space.shapes)
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
-    at_main = replace(_for_one(_with_front(plain, check is not None)), inputs=samplings[main].inputs)
+    wanted = (
+        _with_front(plain, check is not None) if only is None else _with_plan(plain, bound[main], only)
+    )
+    at_main = replace(_for_one(wanted), inputs=samplings[main].inputs)
     result = tune_one(replace(_at_one(at_main, run, bound[main], info), sampled=samplings[main]))
     plans = plans_to_time(bound[main].model, request.targets, _found(bound[main].model, result))
     regions = _regions(request, run, free, samplings)
@@ -117,7 +123,7 @@ def tune_shapes(
     left = TimeLeft(run.clock.begin_s, request.options.time_limit_s, partial(_say, run))
     end_s = _end_s(run, request.options.time_limit_s)
     measured = _measured(
-        request, run, sampled, bound, regions, plans, result.report, left, end_s, read_s
+        request, run, sampled, bound, regions, plans, result.report, left, end_s, read_s, only
     )
     space = space.fewer([space.shapes[i] for i in measured])
     timed, main = list(measured.values()), list(measured).index(main)
@@ -167,12 +173,14 @@ def _measured(
     left: TimeLeft,
     end_s: float,
     read_s: float,
+    only: Plan | None,
 ) -> dict[int, AtShape]:
     """Plans timed at the representative shapes, by position: at those that are needed, and others while there is time.
 
     Args:
         end_s: when that is to be over.
         read_s: seconds that reading a shape took.
+        only: the plan that is to be returned; None where the fastest is.
     """
     needed = needed_shapes([own.shape for own in bound])
     rewritten_s = len(bound) * read_s if any(form_of(plan) for _, plan in plans) else 0.0
@@ -186,7 +194,7 @@ def _measured(
             continue
         with run.stage("end_to_end", f"timing plans at {own.text}"):
             tolerance, sampling = report["tolerance"], sampled[i].sampling
-            at = at_shape(run, request, own, sampling, regions, tolerance, seconds, left)
+            at = at_shape(run, request, own, sampling, regions, tolerance, seconds, left, only)
             count = len(request.targets) + 1
             if request.options.time_limit_s is not None:
                 count = max(1, min(count, int(seconds / plan_s)))
@@ -258,6 +266,18 @@ def _for_one(request: TuneRequest) -> TuneRequest:
     return replace(request, options=options, whole_limit_s=limit_s, is_part=True)
 
 
+def _given(request: TuneRequest, free: Model) -> Plan | None:
+    """The plan that the caller wants applied to all sizes, or None."""
+    given = request.options.plan
+    return None if given is None else replace(given_plan(free, given.as_json()), instances=None)
+
+
+def _with_plan(request: TuneRequest, bound: BoundShape, plan: Plan) -> TuneRequest:
+    """The request for a given plan at one shape, where nodes have the same names."""
+    text = GivenPlan.model_validate_json(encode_plan(bound.model, plan))
+    return replace(request, options=request.options.model_copy(update={"plan": text}))
+
+
 def _end_s(run: Run, limit_s: float | None) -> float:
     """Until when plans are timed at shapes, as the clock of the run tells it."""
     begin_s, now_s = run.clock.begin_s, time.monotonic()
@@ -271,10 +291,6 @@ def _refuse_options(request: TuneRequest, settled: Settled) -> None:
         raise BadInputError(
             f"settings for the objective {objective} are measured at one size of each dimension: give it, as {one}, or "
             "tune for latency and run several requests at once with load(path, instances=N)"
-        )
-    if request.options.plan is not None:
-        raise BadInputError(
-            f"a plan is for one size of each dimension: give those that it was tuned at, as {one}, or leave the plan out"
         )
     if request.options.pareto:
         raise BadInputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_npz
 from collage.cli.tables import counted
 from collage.model.sample_inputs import read_samples
+from collage.partitioner.errors import BadInputError
 
 
 def run_once(
@@ -20,6 +21,7 @@ def run_once(
     inputs: Path | None,
     outputs: Path | None,
     fallback: str | None,
+    dims: Mapping[str, int | str],
     say: Callable[[str], None],
 ) -> None:
     """Run an artifact on given or seeded inputs.
@@ -30,15 +32,23 @@ def run_once(
         outputs: where the outputs go as .npz; with several samples each has one more leading axis, and one whose
             shape changes with the sample is stored as `name.0`, `name.1` …
         fallback: a target for partitions whose own is missing.
+        dims: sizes of free dimensions, for seeded inputs.
         say: prints one line.
     """
+    if inputs is not None and dims:
+        raise BadInputError("--inputs have their own sizes; leave --dim out")
+    sizes = {name: size for name, size in dims.items() if isinstance(size, int)}
+    if several := sorted(dims.keys() - sizes.keys()):
+        raise BadInputError(
+            f"--dim {several[0]}={dims[several[0]]}: a run has one size of each dimension"
+        )
     with load(artifact, fallback, instances=1) as session:
         for position, reason in session.fallbacks.items():
             say(f"partition {position} runs on {fallback} instead: {reason}")
         samples = (
             read_samples(inputs, session.inputs)
             if inputs is not None
-            else [seeded_inputs(session.example_inputs, 0, session.bounds)]
+            else [seeded_inputs(session.inputs_at(sizes), 0, session.bounds)]
         )
         names = [output.name for output in session.get_outputs()]
         begin = time.perf_counter()

@@ -99,6 +99,29 @@ def test_the_command_line_takes_such_an_artifact(artifact: Path, command: list[s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        (["length=7"], ""),
+        (["length=2", "batch=3"], ""),
+        (["length=40"], ""),
+        (["length=41"], "axis 1: length is 41, which is outside of 2..40"),
+        (["length=0"], "axis 1: length is 0, which is outside of"),
+        (["width=7"], "width is no free dimension; batch, length is"),
+        (["length=2..7"], "--dim length=2..7: a run has one size of each dimension"),
+    ],
+)
+def test_any_size_of_the_range_is_run(artifact: Path, dims: list[str], message: str) -> None:
+    given = [word for text in dims for word in ("--dim", text)]
+    done = CliRunner().invoke(app, ["run", str(artifact), *given])
+    assert (done.exit_code == 0) == (not message), done.output
+    if message:
+        assert message in str(done.exception)
+    else:
+        assert f", {dims[0].partition('=')[2]}, " in done.output
+
+
+@pytest.mark.slow
 def test_bench_times_each_shape_again(artifact: Path) -> None:
     done = CliRunner().invoke(app, ["bench", str(artifact), "--processes", "1", "--json"])
     rows = json.loads(done.output)["shapes"]

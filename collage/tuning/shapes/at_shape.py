@@ -95,9 +95,8 @@ class AtShape:
         )
         if not any_shape:
             return
-        # The first is needed in any case: the comparison begins with it.
         first = len(any_shape) if needed is None else min(needed, len(any_shape))
-        self._timer.time([*any_shape, *alone], needed=first - 1, deadline=self._deadline)
+        self._timer.time([*any_shape, *alone], needed=first, deadline=self._deadline)
         for entry in any_shape:
             if entry.failure == NO_TIME and self.best() is None:
                 name = entry.name.removesuffix(_ANY_SHAPE)

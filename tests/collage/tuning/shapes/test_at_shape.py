@@ -33,7 +33,7 @@ class _ShortTimer(StatedTimer):
         *_: Any,
         **__: Any,
     ) -> Standings:
-        late = [] if deadline is NO_DEADLINE else list(plans)[needed + 1 :]
+        late = [] if deadline is NO_DEADLINE else list(plans)[max(1, needed) :]
         super().time([entry for entry in plans if entry not in late], again, rounds)
         for entry in late:
             entry.timings[self.count - 1] = PlanTiming(failure=NO_TIME)

@@ -67,6 +67,8 @@ from collage.tuning.time_left import TimeLeft
 # Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
 # that search, and each at least so many seconds.
 _SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
+# Without a limit the run takes so many times as long as the shapes until it is over, at the most.
+_REST = 2.0
 # Kept for writing the artifact, beside what verifying it takes.
 _WRITING_S = 2.0
 # So many plans that err less than the one that a search found are compared at all shapes.
@@ -122,6 +124,10 @@ def tune_shapes(
         regions.rewrite((plan for _, plan in plans), until_s)
     left = TimeLeft(run.clock.begin_s, request.options.time_limit_s, partial(_say, run))
     end_s = _end_s(run, request.options.time_limit_s)
+    rest_s = (
+        _REST * (end_s - time.monotonic()) if request.options.time_limit_s is None else left.seconds
+    )
+    run.clock.expect(rest_s)
     measured = _measured(
         request, run, sampled, bound, regions, plans, result.report, left, end_s, read_s, only
     )

@@ -202,18 +202,6 @@ class Session:
         """The model's inputs with one size for each dimension."""
         return self.inputs
 
-    def inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
-        """The model's inputs with some sizes of its free dimensions, and the others as in `example_inputs`.
-
-        Raises:
-            BadInputError: a dimension is none that is free.
-        """
-        if sizes:
-            raise BadInputError(
-                f"the artifact has one size of {', '.join(sizes)}; tune a range of sizes for others"
-            )
-        return self.example_inputs
-
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
         return [NodeArg.of(spec, self.rows > 1) for spec in self.inputs]

@@ -214,6 +214,11 @@ class ShapedSession(Session):
         return self.inputs_at({})
 
     def inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+        """The model's inputs with some sizes of its free dimensions, and the others as in `example_inputs`.
+
+        Raises:
+            BadInputError: a dimension is none that is free.
+        """
         most = max(self.shapes.space.shapes, key=lambda shape: shape.weight)
         if unknown := sorted(sizes.keys() - most.sizes.keys()):
             raise BadInputError(

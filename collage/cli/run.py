@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from collage.artifact.session import load
+from collage.artifact.session import Session, load
+from collage.artifact.shaped_session import ShapedSession
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_npz
 from collage.cli.tables import counted
 from collage.model.sample_inputs import read_samples
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.tensor import TensorSpec
 
 
 def run_once(
@@ -48,7 +50,7 @@ def run_once(
         samples = (
             read_samples(inputs, session.inputs)
             if inputs is not None
-            else [seeded_inputs(session.inputs_at(sizes), 0, session.bounds)]
+            else [seeded_inputs(_inputs(session, sizes), 0, session.bounds)]
         )
         names = [output.name for output in session.get_outputs()]
         begin = time.perf_counter()
@@ -66,6 +68,15 @@ def run_once(
                 stored |= _stored(name, [values[position] for values in made])
             write_npz(outputs, stored)
             say(f"wrote {outputs}")
+
+
+def _inputs(session: Session, sizes: Mapping[str, int]) -> Sequence[TensorSpec]:
+    """The inputs of a run, with these sizes of free dimensions."""
+    if not sizes:
+        return session.example_inputs
+    if not isinstance(session, ShapedSession):
+        raise BadInputError(f"the artifact has one size of {', '.join(sizes)}; leave --dim out")
+    return session.inputs_at(sizes)
 
 
 def _stored(name: str, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

@@ -51,7 +51,7 @@ _PLAN = {
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
     dims = {"batch": "1,3", "length": "2:0.25,40:0.75"}
-    return tuned(shape_models.chain(), _TARGETS, folder, dims=dims, **_LIMIT).path
+    return tuned(shape_models.chain(), _TARGETS, folder, dims=dims, time_limit_s=20.0).path
 
 
 @pytest.mark.slow

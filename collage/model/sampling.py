@@ -95,15 +95,22 @@ class Sampling:
         made.options = options
         return made
 
-    def check_reference(self) -> None:
+    def hurry(self, until_s: float) -> None:
+        """Find out by then what rounding decides, by `time.monotonic`, or not at all."""
+        self.chosen_by.until_s = min(self.chosen_by.until_s, until_s)
+
+    def check_reference(self, *, only_outputs: bool = False) -> None:
         """Make sure that the reference can be compared with, before any target is.
+
+        Args:
+            only_outputs: compute no other values yet.
 
         Raises:
             ModelError: an output of the reference has NaN, or no element of any output is finite.
             OutOfTimeError: the reference was not computed in time.
         """
         infinite: dict[str, bool] = {}
-        for values in self.chosen_by.values(self._made):
+        for values in self.chosen_by.values(self._made, last=only_outputs):
             for name, value in values.items():
                 if _has_nan(value):
                     raise ModelError(

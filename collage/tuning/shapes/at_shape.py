@@ -226,6 +226,7 @@ def at_shape(
         left: the time of the run.
         only: the plan that is to be returned; the others are timed beside it. None where the fastest is.
     """
+    sampling.hurry(time.monotonic() + seconds)
     exact = free.at(bound.model, sampling.work_dir / "regions")
     specs = tuple(map(target_spec, request.targets))
     constraints = request.options.constraints()

@@ -29,6 +29,8 @@ from collage.tuning.run import Run, TuneRequest
 
 # After such a share of a limit and so many seconds no more shapes are read.
 _READING_SHARE, _READING_S = 0.25, 8.0
+# Reading is quick where the first shapes are bound after such a share of that.
+_QUICK_SHARE = 0.5
 # So many shapes are bound at once, each in a child.
 _READ_AT_ONCE = 2
 
@@ -152,7 +154,13 @@ def bind_shape(run: Run, free: Model, shape: Shape, number: int) -> BoundShape:
 
 
 def sample_shape(
-    run: Run, request: TuneRequest, bound: BoundShape, number: int, given: ShapeSamples | None = None
+    run: Run,
+    request: TuneRequest,
+    bound: BoundShape,
+    number: int,
+    given: ShapeSamples | None = None,
+    *,
+    only_outputs: bool = True,
 ) -> Sampling:
     """Inputs at a representative shape, with the reference outputs.
 
@@ -163,6 +171,7 @@ def sample_shape(
         number: of the shape.
         given: samples of the shape; seeded ones are made where there are none, or the model cannot run on those
             that were derived.
+        only_outputs: compute no other reference values yet.
 
     Raises:
         ModelError: the reference cannot run the model at this shape.
@@ -182,10 +191,10 @@ def sample_shape(
             cancel=run.cancel,
             until_s=run.prepared_by_s,
         )
-        sampling.check_reference()
+        sampling.check_reference(only_outputs=only_outputs)
     except ModelError as error:
         if origin == "derived":
-            return sample_shape(run, request, bound, number)
+            return sample_shape(run, request, bound, number, only_outputs=only_outputs)
         raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
     return sampling
 
@@ -214,6 +223,7 @@ def read_shapes(
     limit_s = request.options.time_limit_s
     share_s = math.inf if limit_s is None else _READING_SHARE * limit_s
     until_s = run.clock.begin_s + share_s + _READING_S
+    main = main_shape(space.shapes)
     needed = needed_shapes(space.shapes)
     order = list(dict.fromkeys((*sorted(needed), *in_order(space.shapes))))
     found: dict[int, SampledShape] = {}
@@ -226,9 +236,13 @@ def read_shapes(
             if not some:
                 continue
             bound = list(pool.map(lambda i: bind_shape(run, free, space.shapes[i], i), some))
+            # The search needs more values at its shape, which are computed at once where that is quick.
+            is_slow = run.clock.total_s > _QUICK_SHARE * share_s
             for i, own in zip(some, bound, strict=True):
                 samples = given.at(own.shape.sizes)
-                found[i] = SampledShape(own, samples, sample_shape(run, request, own, i, samples))
+                only_outputs = i != main or is_slow
+                sampling = sample_shape(run, request, own, i, samples, only_outputs=only_outputs)
+                found[i] = SampledShape(own, samples, sampling)
             latest_s = time.monotonic() - begin_s
     return [found[i] for i in sorted(found)]
 

@@ -67,6 +67,8 @@ from collage.tuning.time_left import TimeLeft
 # Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
 # that search, and each at least so many seconds.
 _SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
+# A search takes as long as so many runs of the reference at the least.
+_SEARCH_RUNS = 3
 # Without a limit the run takes so many times as long as the shapes until it is over, at the most.
 _REST = 2.0
 # Kept for writing the artifact, beside what verifying it takes.
@@ -108,7 +110,11 @@ def tune_shapes(
     samplings = [own.sampling for own in sampled]
     told = [*about_shapes(bound, every), *(about_samples(sampled) if request.inputs else ())]
     info = replace(info, warnings=(*info.warnings, *told))
+    left = TimeLeft(run.clock.begin_s, request.options.time_limit_s, partial(_say, run))
     main = main_shape(space.shapes)
+    if _is_late(run, request, samplings[main]):
+        left.tell(f"the search at {bound[main].text}")
+        main = in_order(space.shapes)[0]
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
     wanted = (
@@ -122,7 +128,6 @@ def tune_shapes(
         limit_s = request.options.time_limit_s
         until_s = math.inf if limit_s is None else run.clock.begin_s + limit_s
         regions.rewrite((plan for _, plan in plans), until_s)
-    left = TimeLeft(run.clock.begin_s, request.options.time_limit_s, partial(_say, run))
     end_s = _end_s(run, request.options.time_limit_s)
     rest_s = (
         _REST * (end_s - time.monotonic()) if request.options.time_limit_s is None else left.seconds
@@ -211,6 +216,13 @@ def _measured(
             left.tell(f"{at.untried} of {len(plans)} plans at {own.text}")
         left.keep(_WRITING_S + 2 * max(at.plan_s for at in measured.values()) + rewritten_s)
     return {i: measured[i] for i in sorted(measured)}
+
+
+def _is_late(run: Run, request: TuneRequest, sampling: Sampling) -> bool:
+    """True when there is no time for a search at a shape, by what the reference took there."""
+    limit_s = request.options.time_limit_s
+    seconds = run.clock.total_s + _SEARCH_RUNS * sampling.chosen_by.seconds
+    return limit_s is not None and seconds > _SEARCH_SHARE * limit_s
 
 
 def _say(run: Run, text: str) -> None:

@@ -59,12 +59,12 @@ class Case:
         steps = np.round((np.clip(drawn, self.low, self.high) - self.low) / self.step)
         return [int(self.low + self.step * count) for count in steps]
 
-    def samples(self, folder: Path) -> Path | None:
-        """Inputs at the ends and the median, as `--inputs` takes them; None where seeded ones do."""
+    def samples(self, folder: Path, one: int | None = None) -> Path | None:
+        """Inputs at the ends and the median, or at one size, as `--inputs` takes them; None where seeded ones do."""
         if self.inputs is None:
             return None
         path = folder / "samples.npz"
-        sizes = (self.low, round(self.median), self.high)
+        sizes = (self.low, round(self.median), self.high) if one is None else (one,)
         arrays = {f"{size}/{name}": a for size in sizes for name, a in self.inputs(size).items()}
         np.savez(path, allow_pickle=False, **arrays)
         return path

@@ -12,9 +12,10 @@ from typing import Any
 
 from collage.artifact.artifact import Artifact, crossing_values, make_verification, write_artifact
 from collage.artifact.verification import Verification
-from collage.artifact.verify import Observed, observe
+from collage.artifact.verify import Observed, ToObserve, observe
+from collage.backends.numerics.comparison import Expected
 from collage.backends.numerics.reference import table_bounds
-from collage.backends.sandbox.run import ChildFailed
+from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.backends.support.file_digests import files_of
 from collage.model.preparation import PreparedPlan, prepared_plan
 from collage.model.reference import Reference
@@ -24,6 +25,9 @@ from collage.partitioner.candidate import Instances, Plan
 from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.errors import NoPlanError
 from collage.runner import Runner
+
+# Compiling and comparing one plan ends after this time.
+_VERIFYING_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -104,14 +108,10 @@ def verify_plan(
 ) -> tuple[Verification, Observed]:
     """Reference values for `load`, with the errors of the plan when it is compiled afresh.
 
-    Values are compared with the model as it is emitted: int8 with int8, computed without fusing.
-
     Args:
-        final: the plan on the model as it is emitted.
-        reference: of the model before partitions were rewritten, on seeded or given inputs.
-        tolerance: allowed for every value.
+        final, reference, seeds, tolerance, keep_inputs: as of `Claim`.
+        threads: of one call.
         runner: where it is compiled.
-        keep_inputs: store the inputs, since no seed makes them.
         instances: how many requests at once it was tuned for.
 
     Returns:
@@ -120,32 +120,91 @@ def verify_plan(
     Raises:
         NoPlanError: it cannot be compiled once more.
     """
-    plan, regions, model = final.plan, final.regions, final.model
-    if model is not reference.model:
-        reference = Reference(
-            model,
-            reference.samples,
-            model.path.parent / "own",
-            cancel=cancel,
-            keep_all=False,
-            ties_s=reference.ties_s,
-        )
-    bounds = table_bounds(model.index)
-    values = reference.expected(crossing_values(model, plan), last=True)
-    given = reference.samples if keep_inputs else ()
-    kept = make_verification(seeds, reference.samples, values, {}, tolerance, bounds, given)
-    inputs = tuple(model.index.values[name] for name in model.index.inputs)
-    steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
+    claim = Claim(final, reference, seeds, tolerance, keep_inputs)
+    ((verification, observed),) = verify_plans([claim], threads, runner, cancel, instances)
+    return verification, observed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a plan computes reference values.
+
+    Values are compared with the model as it is emitted: int8 with int8, computed without fusing.
+
+    Args:
+        final: the plan on the model as it is emitted.
+        reference: of the model before partitions were rewritten, on seeded or given inputs.
+        seeds: of these inputs.
+        tolerance: allowed for every value.
+        keep_inputs: store the inputs, since no seed makes them.
+    """
+
+    final: PreparedPlan
+    reference: Reference
+    seeds: Sequence[int]
+    tolerance: float
+    keep_inputs: bool = False
+
+    def values(self, cancel: threading.Event | None) -> tuple[dict[str, Expected], ...]:
+        """Per sample the reference of each value that partitions make for others or for the caller."""
+        model, reference = self.final.model, self.reference
+        if model is not reference.model:
+            folder = model.path.parent / "own"
+            reference = Reference(
+                model,
+                reference.samples,
+                folder,
+                cancel=cancel,
+                keep_all=False,
+                ties_s=reference.ties_s,
+            )
+        return reference.expected(crossing_values(model, self.final.plan), last=True)
+
+    def verification(
+        self, values: Sequence[Mapping[str, Expected]], errors: Mapping[str, float]
+    ) -> Verification:
+        """The values for `load`, with the errors that were seen."""
+        samples = self.reference.samples
+        bounds = table_bounds(self.final.model.index)
+        given = samples if self.keep_inputs else ()
+        return make_verification(self.seeds, samples, values, errors, self.tolerance, bounds, given)
+
+
+def verify_plans(
+    claims: Sequence[Claim],
+    threads: int,
+    runner: Runner,
+    cancel: threading.Event | None = None,
+    instances: Instances | None = None,
+) -> list[tuple[Verification, Observed]]:
+    """Reference values of several plans, or of one at several sizes, compiled afresh in one process.
+
+    Args:
+        claims: what is compared.
+        threads: of one call.
+        runner: where they are compiled.
+        instances: how many requests at once they were tuned for.
+
+    Raises:
+        NoPlanError: one cannot be compiled once more.
+    """
+    values = [claim.values(cancel) for claim in claims]
+    plans = []
+    for claim, known in zip(claims, values, strict=True):
+        model, regions = claim.final.model, claim.final.regions
+        inputs = tuple(model.index.values[name] for name in model.index.inputs)
+        parts = tuple((regions.get(p.nodes), p.target) for p in claim.final.plan.partitions)
+        plans.append(ToObserve(parts, claim.verification(known, {}).to_text(), inputs))
+    count, each = (instances.count, instances.threads) if instances else (1, threads)
+    limits = ChildLimits(timeout_s=_VERIFYING_S * len(claims))
     try:
-        count, each = (instances.count, instances.threads) if instances else (1, threads)
-        observed: Observed = runner.run(
-            observe, steps, kept.to_text(), inputs, each, count, cancel=cancel
-        )
+        observed: list[Observed] = runner.run(observe, plans, each, count, limits=limits, cancel=cancel)
     except ChildFailed as failure:
         raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
-    errors = observed.errors
-    made = make_verification(seeds, reference.samples, values, errors, tolerance, bounds, given)
-    return made, observed
+    return [
+        (claim.verification(known, seen.errors), seen)
+        for claim, known, seen in zip(claims, values, observed, strict=True)
+    ]
 
 
 def footprint(model: Path, observed: Observed) -> dict[str, Any]:

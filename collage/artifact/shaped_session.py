@@ -211,8 +211,20 @@ class ShapedSession(Session):
     @property
     def example_inputs(self) -> tuple[TensorSpec, ...]:
         """The model's inputs at the representative shape with the largest weight."""
+        return self.inputs_at({})
+
+    def inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+        """The model's inputs with some sizes of its free dimensions, and the others as in `example_inputs`.
+
+        Raises:
+            BadInputError: a dimension is none that is free.
+        """
         most = max(self.shapes.space.shapes, key=lambda shape: shape.weight)
-        return self._inputs_at(most.sizes)
+        if unknown := sorted(sizes.keys() - most.sizes.keys()):
+            raise BadInputError(
+                f"{', '.join(unknown)} is no free dimension; {', '.join(most.sizes)} is"
+            )
+        return self._inputs_at({**most.sizes, **sizes})
 
     def _inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
         return specs_at(self.inputs, self.shapes.axes, sizes)

@@ -102,6 +102,20 @@ def samples_of(
     return samples
 
 
+def sample_of(
+    text: str | None, inputs: Sequence[TensorSpec], bounds: Mapping[str, int]
+) -> Mapping[str, np.ndarray]:
+    """Inputs on which an artifact can be run and compared: given ones where no seed makes them, else seeded ones.
+
+    Args:
+        text: its reference values; None where it has none.
+        inputs: of the model, at the sizes of these values.
+        bounds: what values of integer inputs stay below.
+    """
+    given = () if text is None else Verification.from_text(text).given
+    return given[0] if given else seeded_inputs(inputs, 0, bounds)
+
+
 def _seeded(
     inputs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int]
 ) -> Iterator[Mapping[str, np.ndarray]]:
@@ -168,13 +182,28 @@ def write_note(note: Path | None, errors: Mapping[str, float]) -> None:
 
 
 @dataclass(frozen=True)
+class ToObserve:
+    """A plan with its reference values.
+
+    Args:
+        partitions: sub-models with their targets, in execution order; one path, one sub-model.
+        verification: the reference values as text.
+        inputs: of the model, at the sizes of these values.
+    """
+
+    partitions: Sequence[tuple[SubModel, Target]]
+    verification: str
+    inputs: Sequence[TensorSpec]
+
+
+@dataclass(frozen=True)
 class Observed:
     """What was seen of a plan that was compiled afresh.
 
     Args:
         errors: of each value that it makes.
         load_s: time to compile and verify it.
-        peak_rss_bytes: the most memory that its process had resident.
+        peak_rss_bytes: the most memory that its process had resident until then.
     """
 
     errors: Mapping[str, float]
@@ -182,22 +211,22 @@ class Observed:
     peak_rss_bytes: int
 
 
-def observe(
-    partitions: Sequence[tuple[SubModel, Target]],
-    verification_text: str,
-    inputs: Sequence[TensorSpec],
-    threads: int,
-    instances: int = 1,
-) -> Observed:
-    """Compile a plan so many times, as `load` does, and compare each instance (runs in a child)."""
-    begin = time.perf_counter()
+def observe(plans: Sequence[ToObserve], threads: int, instances: int = 1) -> list[Observed]:
+    """Compile each plan so many times, as `load` does, and compare each instance (runs in a child).
+
+    Plans that share a sub-model share what is compiled of it, as sizes of one plan do in a session.
+    """
     compiled = CompiledRegions(threads, instances=instances)
-    steps = [PlannedStep(str(i), model, target) for i, (model, target) in enumerate(partitions)]
-    verification = Verification.from_text(verification_text)
-    errors: dict[str, float] = {}
-    for executor in executors(compiled, steps, inputs, [], instances=instances):
-        for name, error in prove(executor, inputs, verification, strict=False).items():
-            errors[name] = max(errors.get(name, 0.0), error)
-    load_s = time.perf_counter() - begin
+    found = []
+    for plan in plans:
+        begin_s = time.perf_counter()
+        steps = [PlannedStep(str(model.path), model, target) for model, target in plan.partitions]
+        verification = Verification.from_text(plan.verification)
+        errors: dict[str, float] = {}
+        for executor in executors(compiled, steps, plan.inputs, [], instances=instances):
+            for name, error in prove(executor, plan.inputs, verification, strict=False).items():
+                errors[name] = max(errors.get(name, 0.0), error)
+            executor.close()
+        found.append(Observed(errors, time.perf_counter() - begin_s, peak_bytes()))
     compiled.close()
-    return Observed(errors, load_s, peak_bytes())
+    return found

@@ -80,11 +80,16 @@ def run(
     fallback: Annotated[
         str | None, typer.Option(help="Target for partitions whose own is missing.")
     ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(help="Size of a free dimension for seeded inputs, as length=17."),
+    ] = None,
 ) -> None:
     """Load ARTIFACT, verify it, and compute its outputs once."""
     from collage.cli.run import run_once
+    from collage.cli.tune_options import sizes
 
-    run_once(artifact, inputs, outputs, fallback, typer.echo)
+    run_once(artifact, inputs, outputs, fallback, sizes(dim or []), typer.echo)
 
 
 @app.command()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from collage.artifact.session import load
+from collage.artifact.session import Session, load
+from collage.artifact.shaped_session import ShapedSession
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_npz
 from collage.cli.tables import counted
 from collage.model.sample_inputs import read_samples
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.tensor import TensorSpec
 
 
 def run_once(
@@ -20,6 +23,7 @@ def run_once(
     inputs: Path | None,
     outputs: Path | None,
     fallback: str | None,
+    dims: Mapping[str, int | str],
     say: Callable[[str], None],
 ) -> None:
     """Run an artifact on given or seeded inputs.
@@ -30,15 +34,23 @@ def run_once(
         outputs: where the outputs go as .npz; with several samples each has one more leading axis, and one whose
             shape changes with the sample is stored as `name.0`, `name.1` …
         fallback: a target for partitions whose own is missing.
+        dims: sizes of free dimensions, for seeded inputs.
         say: prints one line.
     """
+    if inputs is not None and dims:
+        raise BadInputError("--inputs have their own sizes; leave --dim out")
+    sizes = {name: size for name, size in dims.items() if isinstance(size, int)}
+    if several := sorted(dims.keys() - sizes.keys()):
+        raise BadInputError(
+            f"--dim {several[0]}={dims[several[0]]}: a run has one size of each dimension"
+        )
     with load(artifact, fallback, instances=1) as session:
         for position, reason in session.fallbacks.items():
             say(f"partition {position} runs on {fallback} instead: {reason}")
         samples = (
             read_samples(inputs, session.inputs)
             if inputs is not None
-            else [seeded_inputs(session.example_inputs, 0, session.bounds)]
+            else [seeded_inputs(_inputs(session, sizes), 0, session.bounds)]
         )
         names = [output.name for output in session.get_outputs()]
         begin = time.perf_counter()
@@ -56,6 +68,15 @@ def run_once(
                 stored |= _stored(name, [values[position] for values in made])
             write_npz(outputs, stored)
             say(f"wrote {outputs}")
+
+
+def _inputs(session: Session, sizes: Mapping[str, int]) -> Sequence[TensorSpec]:
+    """The inputs of a run, with these sizes of free dimensions."""
+    if not sizes:
+        return session.example_inputs
+    if not isinstance(session, ShapedSession):
+        raise BadInputError(f"the artifact has one size of {', '.join(sizes)}; leave --dim out")
+    return session.inputs_at(sizes)
 
 
 def _stored(name: str, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

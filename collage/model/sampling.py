@@ -6,6 +6,7 @@ budget, and whole plans in their comparison.
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Sequence
@@ -88,15 +89,28 @@ class Sampling:
         if rest:
             self.held_out = self.reference(rest, "held-out")
 
-    def check_reference(self) -> None:
+    def with_options(self, options: TuneOptions) -> Sampling:
+        """The same samples with the same values, for a run with other options but for the seed."""
+        made = copy.copy(self)
+        made.options = options
+        return made
+
+    def hurry(self, until_s: float) -> None:
+        """Find out by then what rounding decides, by `time.monotonic`, or not at all."""
+        self.chosen_by.until_s = min(self.chosen_by.until_s, until_s)
+
+    def check_reference(self, *, only_outputs: bool = False) -> None:
         """Make sure that the reference can be compared with, before any target is.
+
+        Args:
+            only_outputs: compute no other values yet.
 
         Raises:
             ModelError: an output of the reference has NaN, or no element of any output is finite.
             OutOfTimeError: the reference was not computed in time.
         """
         infinite: dict[str, bool] = {}
-        for values in self.chosen_by.values(self._made):
+        for values in self.chosen_by.values(self._made, last=only_outputs):
             for name, value in values.items():
                 if _has_nan(value):
                     raise ModelError(

@@ -146,7 +146,7 @@ def _requests(
         return [partial(pool.run, call)] * clients, pool.close
     rows = JoinedRequests(instances, request.rows)
     singles = [{n: a[i : i + 1] for n, a in sample.items()} for i in range(request.rows)]
-    asks = [partial(rows.run, names, singles[i % len(singles)]) for i in range(clients)]
+    asks: list[Call] = [partial(rows.run, names, singles[i % len(singles)]) for i in range(clients)]
     return asks, rows.close
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import read_report
+from collage.artifact.verification import VERIFICATION_KEY
+from collage.artifact.verify import sample_of
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.ratio import Ratio
 from collage.backends.numerics.comparison import is_judged
 from collage.backends.numerics.reference import table_bounds
-from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.events import Listener, ignore
 from collage.model.reference import Reference, ingest
@@ -93,7 +94,7 @@ class Bench:
         model = stored.model
         if rewritten and source is not None:
             model = _normalized(source, stored, work_dir)
-        sample = seeded_inputs(inputs, 0, table_bounds(model.index))
+        sample = sample_of(stored.metadata.get(VERIFICATION_KEY), inputs, table_bounds(model.index))
         reference = Reference(model, [sample], work_dir / "reference")
         samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
         write_samples(samples, reference.samples)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import read_report
+from collage.artifact.verify import sample_of
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.comparison import is_judged
 from collage.backends.numerics.reference import table_bounds
-from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.events import Listener
 from collage.model.binding import bind
@@ -134,9 +134,10 @@ class _AtShape:
         index = model.index
         inputs = tuple(index.values[name] for name in index.inputs)
         made = [name for name in index.outputs if name in index.producer]
-        reference = Reference(
-            model, [seeded_inputs(inputs, 0, table_bounds(index))], self.folder / "reference"
-        )
+        proofs = {tuple(proof.sizes.items()): proof.plan for proof in self.served.proofs}
+        proof = proofs.get(tuple(self.shape.sizes.items()))
+        sample = sample_of(proof, inputs, table_bounds(index))
+        reference = Reference(model, [sample], self.folder / "reference")
         samples, expected = self.folder / "samples.npz", self.folder / "expected.npz"
         write_samples(samples, reference.samples)
         write_samples(expected, reference.expected(made))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from collage.backends.contract import SubModel
 from collage.backends.numerics.seeded import seeded_inputs
@@ -29,6 +30,7 @@ def changing_us(
     threads: int,
     budget_s: float,
     sample: Sample | None = None,
+    cache_dir: Path | None = None,
 ) -> list[list[float]]:
     """Microseconds of calls at shapes of which each comes once, of several choices in turn; runs in the child.
 
@@ -43,8 +45,9 @@ def changing_us(
         threads: of one call.
         budget_s: so long after the first call no other begins, but for a few.
         sample: the caller's, which is cut or repeated for each call; without it inputs are seeded.
+        cache_dir: where what was compiled before is kept; None for nowhere.
     """
-    compiled = CompiledRegions(threads)
+    compiled = CompiledRegions(threads, cache_dir)
     by_shape = ByShape(compiled, inputs, outputs)
     spent: list[list[float]] = [[] for _ in choices]
     begin_s = time.perf_counter()

@@ -28,7 +28,7 @@ from collage.backends.machine.load import QUIET_SHARE, LoadMeter, WaitMeter, cor
 from collage.backends.numerics.comparison import Expected
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.sandbox.run import send_message
-from collage.runtime.compiled import CompiledRegions, in_short
+from collage.runtime.compiled import CompiledRegions, CompileError, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.step import Step
 from collage.timing.request import (
@@ -95,7 +95,8 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
         try:
             plan = _prepare(request, position, compiled, samples, expected)
         except Exception as error:
-            results[position] = PlanTiming(failure=in_short(error))
+            is_final = isinstance(error, CompileError)
+            results[position] = PlanTiming(failure=in_short(error), is_final=is_final)
             send_message(Refused(position, results[position]))
             continue
         if request.error_limit is not None and not plan.error <= request.error_limit:

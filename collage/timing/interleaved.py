@@ -12,6 +12,8 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.timing.child import run_rounds
 from collage.timing.request import LONGEST_S, NO_TIME, PlanTiming, Refused, TimingRequest
 
+# What a plan does to its process at one size, it may do at any other.
+_FINAL = ("crash", "hang")
 # A child killed from outside is started again this often before its plan takes the blame.
 _KILLED_RETRIES = 2
 
@@ -75,8 +77,13 @@ def time_plans(
             if is_short and culprit < request.needed:
                 request = replace(request, silence_s=LONGEST_S)
                 continue
-            reason = NO_TIME if is_short else f"{failure.kind}: {failure.reason}"
-            failed[culprit] = PlanTiming(failure=reason)
+            failed[culprit] = (
+                PlanTiming(failure=NO_TIME)
+                if is_short
+                else PlanTiming(
+                    failure=f"{failure.kind}: {failure.reason}", is_final=failure.kind in _FINAL
+                )
+            )
             continue
         return [failed.get(i, timing) for i, timing in enumerate(timings)]
     return [failed[i] for i in range(len(request.plans))]

@@ -129,6 +129,7 @@ class PlanTiming:
         error: largest error over outputs and samples.
         exactness: the same by the metric `max`, whichever the request's is.
         failure: why it was not timed, or None.
+        is_final: it could not be compiled at all, or its process crashed or hung: at other sizes it need not be tried.
         left_out: how many rounds of the request do not count, since the cores were far apart.
         far: they were in all of the request, or all but too few rounds, so that all rounds are here.
         seen_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
@@ -141,6 +142,7 @@ class PlanTiming:
     step_us: tuple[float, ...] = ()
     error: float | None = None
     failure: str | None = None
+    is_final: bool = False
     left_out: int = 0
     far: bool = False
     seen_us: tuple[float, ...] = ()

@@ -95,6 +95,11 @@ class TimedPlan:
         return told_failure([*(timing.failure for timing in self.timings.values()), self.refused])
 
     @property
+    def failed_finally(self) -> bool:
+        """True when it need not be tried at other sizes either."""
+        return any(timing.is_final for timing in self.timings.values())
+
+    @property
     def timed(self) -> bool:
         """True when it ran, verified, and was timed."""
         return bool(self.ratios) and self.failure is None

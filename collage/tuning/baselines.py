@@ -119,7 +119,7 @@ def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float,
         proof_s = sampling.proof_s(runner.facts(target).preparation is not None)
         made_s = max(seen_s, _EMIT_S + compile_s + _EMIT_CALLS * latency_s)
         emit_s = max(emit_s, made_s + proof_s)
-    return plan_s, emit_s + _copying_s(allowed)
+    return plan_s, 0.0 if allowed.request.is_part else emit_s + _copying_s(allowed)
 
 
 def _copying_s(allowed: Allowed) -> float:

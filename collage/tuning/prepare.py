@@ -122,17 +122,7 @@ def prepare(proposed: Proposed) -> Prepared:
         OutOfTimeError: the reference was not computed in time.
     """
     run, request, model = proposed.run, proposed.request, proposed.model
-    sampling = Sampling(
-        model=model,
-        info=proposed.info,
-        options=request.options,
-        work_dir=run.work_dir,
-        inputs=request.inputs,
-        hold_out=ErrorLimits.of(request.options, request.check is not None).has_budget,
-        listener=run.listener,
-        cancel=run.cancel,
-        until_s=run.prepared_by_s,
-    )
+    sampling = _sampling(proposed)
     with explained(request, run.prepared_by_s):
         sampling.check_reference()
     sub_models = RegionFiles(
@@ -160,6 +150,25 @@ def prepare(proposed: Proposed) -> Prepared:
     if task is not None:  # labels that do not fit are told before anything is measured
         TaskProof(task)
     return Prepared(**vars(proposed), sampling=sampling, sub_models=sub_models, costs=costs, task=task)
+
+
+def _sampling(proposed: Proposed) -> Sampling:
+    """The inputs of the run; those that are known already, unless more are to be held out."""
+    run, request = proposed.run, proposed.request
+    hold_out = ErrorLimits.of(request.options, request.check is not None).has_budget
+    if proposed.sampled is not None and not hold_out:
+        return proposed.sampled.with_options(request.options)
+    return Sampling(
+        model=proposed.model,
+        info=proposed.info,
+        options=request.options,
+        work_dir=run.work_dir,
+        inputs=request.inputs,
+        hold_out=hold_out,
+        listener=run.listener,
+        cancel=run.cancel,
+        until_s=run.prepared_by_s,
+    )
 
 
 def allow(prepared: Prepared, waited_s: float = 0.0) -> Allowed:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from collage.artifact.emit import TuneResult, emit
+from collage.artifact.emit import TuneResult, emit, versions_of
 from collage.cost_db.tunings import TuningRecord
 from collage.events import Event
 from collage.model.preparation import calibrates
 from collage.model.sampling import about_seeded_inputs
 from collage.objectives.outcome import unmet
 from collage.partitioner.candidate import Plan
-from collage.partitioner.emit.plan_json import decode_plan
+from collage.partitioner.emit.plan_json import decode_plan, encode_plan
 from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.report.alternatives import KnownCosts, whole_model_failures
 from collage.report.pareto import front
@@ -26,6 +27,9 @@ def recall(prepared: Prepared, record: TuningRecord) -> TuneResult | None:
     run, clock = prepared.run, prepared.run.clock
     report = report_again(record, {**clock.seconds, "total": clock.total_s})
     try:
+        if prepared.request.is_part:
+            run.listener(Event("measure", f"the plan is known since {report['known_since']}"))
+            return _part(prepared, decode_plan(prepared.model, record.plan).plan, report)
         with run.stage("emit", f"known since {report['known_since']}; writing the artifact"):
             plan = decode_plan(prepared.model, record.plan).plan
             return _emit(prepared, plan, report, "the plan was known")
@@ -42,11 +46,21 @@ def finish(refined: Refined) -> TuneResult:
         "end_to_end": refined.timer.seconds,
         "total": refined.run.clock.total_s,
     }
+    if refined.request.is_part:
+        return _part(refined, refined.plan, build_report(_findings(refined, seconds)))
     winner = refined.winner
     refined.run.clock.expect(refined.emit_s)
     with refined.run.stage("emit", "writing the artifact"):
         report = build_report(_findings(refined, seconds))
         return _emit(refined, refined.plan, report, f"{winner.name} wins", refined.form)
+
+
+def _part(prepared: Prepared, plan: Plan, report: dict[str, Any]) -> TuneResult:
+    """A plan for one of several sizes: it is verified and written with those of the others, so no artifact is there."""
+    destination = prepared.run.work_dir / "artifact" / prepared.request.artifact_name
+    times = [part["latency_us"] for part in report["partitions"]]
+    text = encode_plan(prepared.model, plan, times, versions_of(plan, prepared.run.runner))
+    return TuneResult(destination, report, json.loads(text))
 
 
 def _emit(

@@ -37,6 +37,7 @@ class TuneRequest:
         check: the caller's own check of the plan that is returned.
         labels: the truth of a built-in metric, as .npy or .npz; None where the reference is the truth.
         whole_limit_s: the caller's time limit, where the options have a part of it.
+        is_part: the plan is for a range of sizes, whose artifact is written at the end; here none is.
         artifact_name: file name of the artifact; large weights beside it are named after it.
     """
 
@@ -48,6 +49,7 @@ class TuneRequest:
     artifact_name: str = "model.collage.onnx"
     labels: Path | None = None
     whole_limit_s: float | None = None
+    is_part: bool = False
 
     @property
     def searches(self) -> bool:

@@ -52,6 +52,7 @@ class Ingested:
         model: the normalized model.
         info: its inputs.
         limit_s: seconds after which no better plan is looked for.
+        sampled: its inputs with reference values, where these are known already.
     """
 
     run: Run
@@ -60,6 +61,7 @@ class Ingested:
     model: Model
     info: NormalizedInfo
     limit_s: float
+    sampled: Sampling | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import read_report
-from collage.artifact.verification import VERIFICATION_KEY, Verification
+from collage.artifact.verification import VERIFICATION_KEY
+from collage.artifact.verify import sample_of
 from collage.backends.numerics.reference import table_bounds
-from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.environments.work import Work, WorkStep
 from collage.model.binding import bind
@@ -106,8 +106,7 @@ def watched_plan(
     index = model.index
     inputs = tuple(index.values[name] for name in index.inputs)
     outputs = tuple(name for name in index.outputs if name in index.producer)
-    given = () if chosen.proof is None else Verification.from_text(chosen.proof).given
-    sample = given[0] if given else seeded_inputs(inputs, 0, table_bounds(index))
+    sample = sample_of(chosen.proof, inputs, table_bounds(index))
     reference = Reference(model, [sample], work_dir / "reference", cancel=cancel)
     samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
     write_samples(samples, reference.samples)

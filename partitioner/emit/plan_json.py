@@ -114,8 +114,8 @@ def decode_plan(model: Model, text: str) -> PlanText:
         )
     if content.get("model_sha256") != model.sha256:
         raise BadInputError(
-            "the plan was made for another model (its SHA-256 differs); tune this model again, "
-            "and bind the same dimensions as then when the plan is to be used again"
+            "the plan was made for another model, or for other sizes (its SHA-256 differs): give each dimension the size or "
+            "the range that it had then, or tune this model again"
         )
     partitions = content.get("partitions")
     if not isinstance(partitions, list) or not partitions:

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 
 from benchmarks.shapes.cases import CASES
+from benchmarks.shapes.tuning_time import _ratio, five_sizes, table
 from collage.shapes.dim_text import parse_dim
 
 
@@ -20,6 +21,21 @@ def test_requests_have_sizes_that_are_served(name: str) -> None:
     assert all(size in dim for size in sizes) and sizes == case.sizes(500)
     assert 0.7 * case.median < np.median(sizes) < 1.4 * case.median
     assert len(set(sizes)) > 8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_five_sizes_stand_for_a_range(name: str) -> None:
+    case = CASES[name]
+    sizes = five_sizes(case)
+    assert (sizes[0], sizes[-1], len(sizes)) == (case.low, case.high, 5)
+    assert sizes == sorted(set(sizes))
+    assert all((size - case.low) % case.step == 0 for size in sizes)
+
+
+def test_the_ratio_of_tuning_times_is_that_of_the_medians() -> None:
+    row = {"sizes": [8, 16], "seconds": {"one": [10.0, 90.0, 12.0], "five": [30.0, 24.0, 20.0]}}
+    row["ratio"] = _ratio(row["seconds"])  # type: ignore[arg-type]
+    assert "| encoder | 8, 16 | 12 | 24 | 2.00 |" in table({"encoder": row})
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ class _Here(Runner):
     def run(self, function: Callable[..., Any], *args: Any, **_: Any) -> Any:
         made = function(*args)
         if function is observe:
-            self.observed = made.errors
+            self.observed = made[0].errors
         return made
 
 

@@ -5,75 +5,36 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 from collage.artifact.artifact import crossing_values
 from collage.backends.options import SHORT_CALL_US, THREADS
 from collage.backends.registry import target_spec, tunable_options
 from collage.deadline import NO_DEADLINE, Deadline
-from collage.model.binding import bind
 from collage.model.free_regions import Form, FreeRegions, form_of
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
-from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import respects, single_plan
-from collage.shapes.classes import extent
-from collage.shapes.space import Shape
 from collage.timing.decision import choose, proven
 from collage.timing.estimates import Estimates
 from collage.timing.plan_timer import PlanTimer
-from collage.timing.request import without_plans
+from collage.timing.request import NO_TIME, without_plans
 from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.samples import ShapeSamples
+from collage.tuning.shapes.samples import BoundShape
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 # Plans so much slower than the fastest are timed in one comparison only.
 _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
-_LEFT_OUT = "by its times at other shapes it gains nothing here"
-# To verify a plan takes a process so long to start, beside what the plan took in a comparison.
-_PROOF_S = 1.0
+_ANY_SHAPE = ", any shape"
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
-
-
-@dataclass(frozen=True)
-class BoundShape:
-    """The model at one shape; its nodes are those of the model with free dimensions."""
-
-    shape: Shape
-    model: Model
-    info: NormalizedInfo
-
-    @property
-    def text(self) -> str:
-        """The sizes as `length=16, batch=1`."""
-        return ", ".join(f"{name}={size}" for name, size in self.shape.sizes.items())
-
-    @property
-    def extent(self) -> int:
-        """By what classes are told apart."""
-        return extent(self.shape.sizes)
-
-
-def bind_shape(run: Run, free: Model, shape: Shape, number: int) -> BoundShape:
-    """Bind the model to a representative shape.
-
-    Raises:
-        ModelError: the model cannot have these sizes.
-    """
-    bound = BoundShape(shape, free, NormalizedInfo(free.path, (), ()))
-    try:
-        folder = run.work_dir / f"shape-{number}" / "model"
-        model, info = bind(free, folder, shape.sizes, run.cancel, run.prepared_by_s)
-    except ModelError as error:
-        raise ModelError(f"the model cannot have {bound.text}: {error}") from None
-    return BoundShape(shape, model, info)
 
 
 class AtShape:
@@ -88,6 +49,7 @@ class AtShape:
         targets: the user's.
         tolerance: plans with a larger error are not chosen.
         deadline: no more plans are compiled for this shape alone after its search.
+        left: the time of the run.
 
     Attributes:
         most_error: plans with a larger one by the metric `max` are not chosen either.
@@ -103,8 +65,9 @@ class AtShape:
         targets: Sequence[Target],
         tolerance: float,
         deadline: Deadline = NO_DEADLINE,
+        left: TimeLeft = NO_LIMIT,
     ) -> None:
-        self._deadline = deadline
+        self._deadline, self.left = deadline, left
         self.bound, self.sampling, self.exact = bound, sampling, exact
         self.tolerance, self.most_error = tolerance, math.inf
         self._free, self._timer, self._targets = free, timer, tuple(targets)
@@ -114,23 +77,19 @@ class AtShape:
     def time(
         self,
         plans: Sequence[tuple[str, Plan]],
-        is_slow_alone: Callable[[Plan], bool] = lambda plan: False,
-        refusal: Callable[[Plan], str | None] = lambda plan: None,
+        refusal: Callable[[Plan, bool], str | None] = lambda plan, is_alone: None,
         needed: int | None = None,
     ) -> None:
         """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
 
         Args:
             plans: with their names.
-            is_slow_alone: whether a plan compiled for this shape alone is expected to gain nothing; then it is left out.
-            refusal: why a plan cannot be compiled at all, or None.
-            needed: so many of the first plans are compiled for any shape however late it is; None for all.
+            refusal: why a plan is not tried, compiled for any shape or for this one alone; or None.
+            needed: so many of the first plans are compiled for any shape however late it is; None for all. The others
+                are where none of these may be returned.
         """
         for entry in self._add(plans):
-            entry.refused = refusal(entry.plan)
-        for entry in self.fixed:
-            if entry.refused is None and is_slow_alone(entry.plan):
-                entry.refused = _LEFT_OUT
+            entry.refused = refusal(entry.plan, entry.regions is None)
         any_shape, alone = (
             [entry for entry in known if entry.refused is None] for known in (self.dynamic, self.fixed)
         )
@@ -138,27 +97,33 @@ class AtShape:
             return
         first = len(any_shape) if needed is None else min(needed, len(any_shape))
         self._timer.time([*any_shape, *alone], needed=first, deadline=self._deadline)
-        if not self._deadline.fits(2 * self._timer.plan_s):
-            return
+        for entry in any_shape:
+            if entry.failure == NO_TIME and self.best() is None:
+                name = entry.name.removesuffix(_ANY_SHAPE)
+                self._timer.time(self._add([(name, entry.plan)])[:1])
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
-        more = self._add(
-            [
-                (f"single {target}", single_plan(self.bound.model, target))
-                for target in self._on_one_thread(near)
-            ]
-        )
-        if len(near) + len(more) > 1:
-            self._timer.time(more, again=near, deadline=self._deadline)
+        variants = [
+            (f"single {target}", single_plan(self.bound.model, target))
+            for target in self._on_one_thread(near)
+        ]
+        count = len(near) + 2 * len(variants)
+        if count < 2 or not self._deadline.fits(self._timer.expected_s(count)):
+            return
+        more = self._add(variants)
+        for entry in more:
+            entry.refused = refusal(entry.plan, entry.regions is None)
+        more = [entry for entry in more if entry.refused is None]
+        self._timer.time(more, again=near, deadline=self._deadline)
 
     def time_too(self, plan: Plan) -> None:
-        """Time another plan for any shape beside the best one, if it was not timed here."""
-        if all(identity(entry.plan) != identity(plan) for entry in self.dynamic):
-            self._timer.time(
-                self._add([("plan of a neighbor", plan)])[:1], again=self._near(self.dynamic)
-            )
+        """Time another plan for any shape beside the best one, if it was not timed here and there is time."""
+        near = self._near(self.dynamic)
+        is_new = all(identity(entry.plan) != identity(plan) for entry in self.dynamic)
+        if is_new and self.left.fits(self._timer.expected_s(1 + len(near))):
+            self._timer.time(self._add([("plan of a neighbor", plan)])[:1], again=near)
 
     def _add(self, plans: Sequence[tuple[str, Plan]]) -> list[TimedPlan]:
-        dynamic = [TimedPlan(p, f"{name}, any shape", regions=self._free) for name, p in plans]
+        dynamic = [TimedPlan(p, f"{name}{_ANY_SHAPE}", regions=self._free) for name, p in plans]
         fixed = [TimedPlan(p, f"{name}, this shape alone") for name, p in plans]
         self.dynamic += dynamic
         self.fixed += fixed
@@ -189,9 +154,14 @@ class AtShape:
         return self._timer.standings.estimates
 
     @property
-    def proof_s(self) -> float:
-        """Seconds that verifying one more plan here is expected to take."""
-        return _PROOF_S + self._timer.plan_s
+    def plan_s(self) -> float:
+        """Seconds that one plan took in the latest comparison here: to compile, to verify, and to time."""
+        return self._timer.plan_s
+
+    @property
+    def untried(self) -> int:
+        """How many plans for any shape there was no time for."""
+        return sum(entry.failure == NO_TIME for entry in self.dynamic)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -233,45 +203,6 @@ class AtShape:
         return [e for e in entries if may_win(e) and e.exactness <= self.most_error]
 
 
-def sample_shape(
-    run: Run, request: TuneRequest, bound: BoundShape, number: int, given: ShapeSamples | None = None
-) -> Sampling:
-    """Inputs at a representative shape, with the reference outputs.
-
-    Args:
-        run: what the stages run with.
-        request: its options.
-        bound: the model at the shape.
-        number: of the shape.
-        given: samples of the shape; seeded ones are made where there are none, or the model cannot run on those
-            that were derived.
-
-    Raises:
-        ModelError: the reference cannot run the model at this shape.
-    """
-    origin = "seeded" if given is None else given.origin
-    work_dir = run.work_dir / f"shape-{number}" / origin
-    work_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        sampling = Sampling(
-            model=bound.model,
-            info=bound.info,
-            options=request.options,
-            work_dir=work_dir,
-            inputs=None if given is None else given.written(work_dir / "inputs.npz"),
-            hold_out=False,
-            listener=run.listener,
-            cancel=run.cancel,
-            until_s=run.prepared_by_s,
-        )
-        sampling.check_reference()
-    except ModelError as error:
-        if origin == "derived":
-            return sample_shape(run, request, bound, number)
-        raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
-    return sampling
-
-
 def at_shape(
     run: Run,
     request: TuneRequest,
@@ -280,6 +211,8 @@ def at_shape(
     free: FreeRegions,
     tolerance: float,
     seconds: float = math.inf,
+    left: TimeLeft = NO_LIMIT,
+    only: Plan | None = None,
 ) -> AtShape:
     """A representative shape, where nothing is timed yet.
 
@@ -291,7 +224,10 @@ def at_shape(
         free: sub-models with free dimensions.
         tolerance: plans with a larger error are not chosen.
         seconds: for timing plans there.
+        left: the time of the run.
+        only: the plan that is to be returned; the others are timed beside it. None where the fastest is.
     """
+    sampling.hurry(time.monotonic() + seconds)
     exact = free.at(bound.model, sampling.work_dir / "regions")
     specs = tuple(map(target_spec, request.targets))
     constraints = request.options.constraints()
@@ -299,16 +235,26 @@ def at_shape(
     budget_s = min(template.budget_s, _TIMING_SHARE * seconds)
     timer = PlanTimer(
         exact,
-        replace(template, block_s=_BLOCK_S, budget_s=budget_s),
+        replace(template, block_s=_BLOCK_S, budget_s=budget_s, cache_dir=compiled_dir(run)),
         run.listener,
         cancel=run.cancel,
-        eligible=lambda plan: respects(bound.model.index, constraints, specs, plan),
+        eligible=lambda plan: (
+            (only is None or identity(plan) == identity(only))
+            and respects(bound.model.index, constraints, specs, plan)
+        ),
         tolerance=tolerance,
         runner=run.runner,
     )
     end_s = time.monotonic() + seconds
     deadline = Deadline(search_s=end_s - budget_s, compare_s=end_s, confirm_s=end_s, end_s=end_s)
-    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance, deadline)
+    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance, deadline, left)
+
+
+def compiled_dir(run: Run) -> Path:
+    """Where what takes every shape is kept once it is compiled, so that each is compiled once."""
+    folder = run.work_dir / "compiled"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def plans_to_time(

@@ -24,11 +24,12 @@ from collage.shapes.padding import Padding
 from collage.shapes.space import DimSizes, ShapeSpace
 from collage.shapes.traffic import Traffic
 from collage.timing.padding import padded_times
-from collage.tuning.closing import Closing
+from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.changing import CALLS, calls_at, sample_of
 from collage.tuning.shapes.choice import ChosenClass
-from collage.tuning.shapes.hot import HotPlan, compile_seconds
+from collage.tuning.shapes.hot import HotPlan, compile_seconds, least_s
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 _MOST_BUCKETS = 8
 _MOST_SIZES = 64
@@ -37,8 +38,6 @@ _ENOUGH = 1.03
 # So much less the padded plan must take, in either half of the requests.
 _BETTER = 0.97
 _SECONDS = 4.0
-# What a time limit may leave out.
-_PADDED = "padded requests"
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _proven(
 
 
 def bucket_plan(
-    closing: Closing,
+    run: Run,
     free: Model,
     regions: RegionFiles,
     traffic: Traffic,
@@ -124,11 +123,12 @@ def bucket_plan(
     number: int,
     dims: Sequence[Paddable],
     may_run: Callable[[Plan], bool],
+    left: TimeLeft = NO_LIMIT,
 ) -> HotPlan | None:
     """The plan of a class for padded requests, where that is faster than its plan for any shape; else None.
 
     Args:
-        closing: the time that is left.
+        run: what the stages run with.
         free: the model with free dimensions.
         regions: its sub-models.
         traffic: the shapes of requests.
@@ -137,6 +137,7 @@ def bucket_plan(
         number: which class.
         dims: the dimensions along which requests may be padded.
         may_run: whether a plan may be returned.
+        left: the time of the run.
     """
     one = classes[number]
     for dim in dims:
@@ -148,10 +149,13 @@ def bucket_plan(
         buckets = chosen_buckets(traffic.dims[dim.dim], known, low)
         if not buckets:
             continue
+        plan_s = max(at.plan_s for at in timed)
+        seconds = least_s(timed) + (1 + len(buckets)) * plan_s + _SECONDS
+        if left.leaves_out("padding to a few sizes", seconds):
+            return None
         padding = Padding(dim.dim, buckets, dim.inputs, dim.outputs, dim.mask)
-        if (
-            found := _measured(closing, free, regions, traffic, timed, one, exact, padding, low)
-        ) is not None:
+        found = _measured(run, free, regions, traffic, timed, one, exact, padding, low, left)
+        if found is not None:
             return found
     return None
 
@@ -259,7 +263,7 @@ def _interpolated(known_us: Mapping[int, float], size: int) -> float:
 
 
 def _measured(
-    closing: Closing,
+    run: Run,
     free: Model,
     regions: RegionFiles,
     traffic: Traffic,
@@ -268,9 +272,10 @@ def _measured(
     exact: Plan,
     padding: Padding,
     low: int,
+    left: TimeLeft,
 ) -> HotPlan | None:
     at = timed[max(one.shapes, key=lambda i: timed[i].bound.extent)]
-    run, compile_s = closing.run, compile_seconds(closing, regions, at, exact)
+    compile_s = compile_seconds(run, regions, at, exact, left)
     if compile_s is None:
         return None
     index = free.index
@@ -282,8 +287,7 @@ def _measured(
     ]
     try:
         with run.runner.alone(run.cancel):
-            found = closing.attempt(
-                _PADDED,
+            found = run.runner.run(
                 padded_times,
                 [(regions.of(part), part.target) for part in one.plan.partitions],
                 [(regions.of(part), part.target) for part in exact.partitions],
@@ -295,10 +299,10 @@ def _measured(
                 at.sampling.threads,
                 _SECONDS,
                 sample_of(timed),
+                limits=left.limits,
+                cancel=run.cancel,
             )
     except ChildFailed:
-        return None
-    if found is None:
         return None
     half = len(found.plain_us) // 2
     parts = ((0, half), (half, None))

@@ -22,34 +22,35 @@ from collage.shapes.classes import axes_of, extent, specs_at
 from collage.shapes.traffic import Traffic
 from collage.timing.changing import changing_us
 from collage.timing.timed_plan import identity
-from collage.tuning.closing import Closing
-from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.run import Run
+from collage.tuning.shapes.at_shape import AtShape, compiled_dir
 from collage.tuning.shapes.choice import ChosenClass
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 CALLS, _MOST_CHOICES = 40, 5
 # So much less another choice must take, in either half of the calls.
 _BETTER = 0.97
-# What a time limit may leave out.
-_CHANGING = "plans compared at sizes that change"
 
 
 def proven_by_changing(
-    closing: Closing,
+    run: Run,
     regions: RegionFiles,
     traffic: Traffic,
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
     seconds: float,
+    left: TimeLeft = NO_LIMIT,
 ) -> tuple[Sequence[ChosenClass], str | None]:
     """The classes, or one plan for all shapes that takes less where shapes change; then also a sentence that says so.
 
     Args:
-        closing: the time that is left.
+        run: what the stages run with.
         regions: sub-models with free dimensions.
         traffic: the shapes of requests.
         timed: its representative shapes.
         classes: as they were chosen by repeated calls.
         seconds: for the calls.
+        left: the time of the run; fewer plans are compared where it is short.
     """
     share = traffic.new_share
     if not share:
@@ -57,6 +58,11 @@ def proven_by_changing(
     others = [plan for plan in run_everywhere(timed)[:_MOST_CHOICES] if not _is(classes, plan)]
     if not others:
         return classes, None
+    plan_s = max(at.plan_s for at in timed)
+    if left.leaves_out("comparing plans at sizes that change", 2 * plan_s):
+        return classes, None
+    while len(others) > 1 and not left.fits((1 + len(others)) * plan_s):
+        others.pop()
     choices = [
         [(one.up_to, _parts(regions, one.plan)) for one in classes],
         *([(None, _parts(regions, plan))] for plan in others),
@@ -64,11 +70,9 @@ def proven_by_changing(
     free = regions.model
     index = free.index
     inputs = [index.values[name] for name in index.inputs]
-    run = closing.run
     try:
         with run.runner.alone(run.cancel):
-            spent = closing.attempt(
-                _CHANGING,
+            spent = run.runner.run(
                 changing_us,
                 choices,
                 inputs,
@@ -76,13 +80,14 @@ def proven_by_changing(
                 table_bounds(index),
                 [name for name in index.outputs if name in index.producer],
                 timed[0].sampling.threads,
-                seconds,
+                min(seconds, left.seconds),
                 sample_of(timed),
+                compiled_dir(run),
+                limits=left.limits,
+                cancel=run.cancel,
             )
     except ChildFailed as failure:
         return classes, f"plans could not be compared at sizes that change: {failure.reason}"
-    if spent is None:
-        return classes, None
     ours, *theirs = spent
     for_all = [_for_all(timed, plan) for plan in others]
     repeated_us = [_repeated_us(timed, [one]) for one in for_all]

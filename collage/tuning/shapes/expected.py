@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from collage.costs.shape_fit import ShapeFit
 from collage.costs.work import work_of
 from collage.partitioner.candidate import Plan
-from collage.shapes.classes import extent
-from collage.shapes.space import Shape
 from collage.timing.timed_plan import TimedPlan, identity
-from collage.tuning.shapes.at_shape import AtShape, BoundShape
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.samples import BoundShape
+
+_LEFT_OUT = "by its times at other shapes it gains nothing here"
 
 
-def in_order(shapes: Sequence[Shape]) -> list[int]:
-    """The positions of shapes in the order in which they are measured: both ends, the middle, then those between."""
-    by_extent = sorted(range(len(shapes)), key=lambda i: extent(shapes[i].sizes))
-    middle = len(by_extent) // 2
-    first = list(dict.fromkeys((by_extent[0], by_extent[-1], by_extent[middle])))
-    return first + [i for i in by_extent if i not in first]
+def fastest_first(
+    plans: Sequence[tuple[str, Plan]], measured: Sequence[AtShape], report: Mapping[str, Any]
+) -> list[tuple[str, Plan]]:
+    """Plans in the order in which they are worth their time at one more shape; what failed comes last.
+
+    Args:
+        plans: with their names.
+        measured: shapes where they were timed; the report counts where there is none.
+        report: of the search at one shape, which found all plans that are no single target.
+    """
+    alone_us = {row["target"]: row.get("latency_us", math.inf) for row in report["baselines"]}
+
+    def cost(plan: Plan) -> float:
+        if not measured:
+            known_us = alone_us.get(str(plan.partitions[0].target), 0.0)
+            return known_us if len(plan.partitions) == 1 else 0.0
+        found = [(at, at.find(plan, at.dynamic)) for at in measured]
+        return math.fsum(
+            math.inf if entry is None else at.estimates.ratio(entry) for at, entry in found
+        )
+
+    return sorted(plans, key=lambda named: cost(named[1]))
 
 
 class Expected:
@@ -32,6 +51,18 @@ class Expected:
     def __init__(self, measured: Sequence[AtShape], bound: BoundShape) -> None:
         self._work = work_of(bound.model.index)
         self._measured = [(work_of(at.bound.model.index), at) for at in measured]
+
+    def refusal(self, plan: Plan, is_alone: bool) -> str | None:
+        """Why a plan need not be timed here, or None: it fails at any size, or compiled for this one it gains nothing.
+
+        Args:
+            is_alone: whether it is to be compiled for this shape alone.
+        """
+        for _, at in self._measured:
+            for entry in at.fixed if is_alone else at.dynamic:
+                if entry.failed_finally and identity(entry.plan) == identity(plan):
+                    return f"at {at.bound.text}: {entry.failure}"
+        return _LEFT_OUT if is_alone and self.is_no_faster_alone(plan) else None
 
     def is_no_faster_alone(self, plan: Plan) -> bool:
         """Whether a plan compiled for this shape alone is expected to be no faster than one for any shape.

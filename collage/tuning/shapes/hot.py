@@ -11,12 +11,12 @@ from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.shapes.padding import Padding
 from collage.timing.compiling import seconds_to_compile
-from collage.tuning.closing import Closing
+from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
-# What a time limit may leave out.
-HOT_PLANS = "plans compiled for one size"
+LEFT_OUT = "plans compiled for one size alone"
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,41 @@ class HotPlan:
 
 
 def hot_plan(
-    closing: Closing, regions: RegionFiles, timed: Sequence[AtShape], one: ChosenClass
+    run: Run,
+    regions: RegionFiles,
+    timed: Sequence[AtShape],
+    one: ChosenClass,
+    left: TimeLeft = NO_LIMIT,
 ) -> HotPlan | None:
-    """The hot plan of a class with what compiling it takes; None where it has none, it cannot be compiled once more,
-    or there is no time for that and for its proofs.
+    """The hot plan of a class with what compiling it takes; None where it has none, or it cannot be compiled once more.
 
     Args:
-        closing: the time that is left.
         regions: sub-models with free dimensions.
         timed: the representative shapes.
         one: the class.
+        left: the time of the run.
     """
     at = timed[max(one.shapes, key=lambda i: timed[i].bound.shape.weight * timed[i].bound.extent)]
     cold = at.find(one.plan, at.dynamic)
     entry = None if one.hot is None else at.find(one.hot, at.fixed)
-    if cold is None or entry is None:
+    if cold is None or entry is None or left.leaves_out(LEFT_OUT, least_s(timed)):
         return None
-    if not closing.reserve(math.fsum(timed[i].proof_s for i in one.shapes), HOT_PLANS):
-        return None
-    compile_s = compile_seconds(closing, regions, at, entry.plan)
+    compile_s = compile_seconds(run, regions, at, entry.plan, left)
     if compile_s is None:
         return None
     saved_us = at.latency_us(cold, entry) - entry.latency_us
     return HotPlan(entry.plan, compile_s, 1 + math.ceil(compile_s * 1e6 / saved_us))
 
 
-def compile_seconds(closing: Closing, regions: RegionFiles, at: AtShape, plan: Plan) -> float | None:
-    """Seconds of compiling a plan for one shape; None where that has no meaning, fails, or takes too long."""
+def least_s(timed: Sequence[AtShape]) -> float:
+    """Seconds of compiling a plan twice, and of measuring what it holds at all shapes, beside a single target."""
+    return (4 + len(timed)) * max(at.plan_s for at in timed)
+
+
+def compile_seconds(
+    run: Run, regions: RegionFiles, at: AtShape, plan: Plan, left: TimeLeft = NO_LIMIT
+) -> float | None:
+    """Seconds of compiling a plan for one shape; None where that has no meaning, or fails."""
     values = at.bound.model.index.values
     parts = []
     for partition in plan.partitions:
@@ -73,12 +81,15 @@ def compile_seconds(closing: Closing, regions: RegionFiles, at: AtShape, plan: P
         if not all(spec.is_static for spec in specs):
             return None  # there is no one shape to compile for
         parts.append((model, [spec.static_shape for spec in specs], partition.target))
-    run = closing.run
     try:
         with run.runner.alone(run.cancel):
-            seconds: tuple[float, ...] | None = closing.attempt(
-                HOT_PLANS, seconds_to_compile, parts, at.sampling.threads
+            seconds: tuple[float, ...] = run.runner.run(
+                seconds_to_compile,
+                parts,
+                at.sampling.threads,
+                limits=left.limits,
+                cancel=run.cancel,
             )
+            return sum(seconds)
     except ChildFailed:
         return None
-    return None if seconds is None else sum(seconds)

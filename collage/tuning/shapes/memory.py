@@ -14,15 +14,14 @@ from collage.report.verdict import title
 from collage.shapes.traffic import MOST_KEPT
 from collage.timing.compiling import Held, Parts, held_memory
 from collage.timing.timed_plan import identity
-from collage.tuning.closing import Closing
+from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.changing import run_everywhere
 from collage.tuning.shapes.choice import ChosenClass
-from collage.tuning.shapes.hot import HotPlan
+from collage.tuning.shapes.hot import LEFT_OUT, HotPlan
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 
 OURS = "ours"
-# What a time limit may leave out.
-_MEMORY = "memory of processes that run all sizes"
 # Without a limit such partitions may add what is left of this times the memory of the leanest single target.
 _OF_LEANEST = 1.3
 
@@ -52,57 +51,68 @@ class Fitted:
 
 
 def fit_memory(
-    closing: Closing,
+    run: Run,
     regions: RegionFiles,
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
     hot: Sequence[HotPlan | None],
     stated_bytes: int | None,
     refusal: Refusal | None = None,
+    left: TimeLeft = NO_LIMIT,
 ) -> Fitted:
     """The plans, or leaner ones where they hold more than a limit.
 
     Args:
-        closing: the time that is left; a limit of memory is kept however late it is.
+        run: what the stages run with.
         regions: sub-models with free dimensions.
         timed: the representative shapes.
         classes: the plans that are the fastest.
         hot: their plans for shapes that come often.
         stated_bytes: the limit; None for none.
         refusal: why other plans than these may not be returned, or None; without it all may.
+        left: the time of the run; a limit that is stated is kept however late it is.
 
     Raises:
         NoPlanError: no plan for all shapes is within the limit and may be returned.
     """
-    measured = _Measured(closing, regions, timed)
-    ours = measured.held([one.plan for one in classes], needed=stated_bytes is not None)
+    measured = _Measured(run, regions, timed, NO_LIMIT if stated_bytes is not None else left)
+    plan_s = max(at.plan_s for at in timed)
+    if stated_bytes is None and left.leaves_out("the memory of processes", 2 * plan_s):
+        if any(hot):
+            left.tell(LEFT_OUT)
+        classes, hot = _joined(classes, [None] * len(classes))
+        return Fitted(classes, hot, MOST_KEPT, {}, None, ())
+    ours = measured.held([one.plan for one in classes])
+    singles: dict[str, Held] = {}
+    for target, (free, _) in timed[0].singles().items():
+        runs = all(at.find(free.plan, at.dynamic) is not None for at in timed)
+        if runs and not left.leaves_out(f"the memory of {target} alone", plan_s):
+            single = measured.held([free.plan])
+            singles |= {} if single is None else {str(target): single}
     notes: list[str] = []
     if stated_bytes is not None and (ours is None or ours.peak_bytes > stated_bytes):
         classes, ours, note = _leaner(measured, timed, ours, stated_bytes, refusal)
         hot = [None]
         notes.append(note)
-    singles = {
-        str(target): single
-        for target, (free, _) in timed[0].singles().items()
-        if all(at.find(free.plan, at.dynamic) is not None for at in timed)
-        and (single := measured.held([free.plan])) is not None
-    }
     held = singles if ours is None else {OURS: ours, **singles}
     limit_bytes = stated_bytes
-    if stated_bytes is None and singles:
-        limit_bytes = int(_OF_LEANEST * min(one.peak_bytes for one in singles.values()))
+    if stated_bytes is None and held:
+        # Of ours where no single target runs at all shapes, or may.
+        peaks = [one.peak_bytes for one in (singles or held).values()]
+        limit_bytes = int(_OF_LEANEST * min(peaks))
     most = MOST_KEPT
+    if any(hot) and (ours is None or limit_bytes is None) and not left.fits(plan_s):
+        # Nobody knows how many fit.
+        hot = [None] * len(classes)
+        left.tell(LEFT_OUT)
     if ours is not None and limit_bytes is not None and any(hot):
         most = measured.copies(classes, hot, limit_bytes)
-        is_small = any(one is not None and len(one.plan.partitions) > most for one in hot)
-        if is_small and not closing.left_out(_MEMORY):
+        if any(one is not None and len(one.plan.partitions) > most for one in hot):
             hot = [None] * len(classes)
             notes.append(
                 f"plans compiled for one shape alone are faster where a shape comes often, but do not fit into "
                 f"{limit_bytes >> 20} MiB; a larger --memory-limit allows them"
             )
-    if closing.left_out(_MEMORY):
-        hot = [None] * len(classes)  # nobody knows whether they fit
     classes, hot = _joined(classes, hot)
     return Fitted(classes, hot, most, held, limit_bytes, tuple(notes))
 
@@ -125,16 +135,18 @@ def _joined(
 class _Measured:
     """Measures the memory of plans, each once."""
 
-    def __init__(self, closing: Closing, regions: RegionFiles, timed: Sequence[AtShape]) -> None:
-        self._closing, self._regions, self._timed = closing, regions, timed
+    def __init__(
+        self, run: Run, regions: RegionFiles, timed: Sequence[AtShape], left: TimeLeft
+    ) -> None:
+        self._run, self._regions, self._timed, self._left = run, regions, timed, left
         self._known: dict[frozenset[object], Held | None] = {}
 
-    def held(self, plans: Sequence[Plan], needed: bool = False) -> Held | None:
-        """What a process holds that ran some plans at all shapes; None where that fails, or there is no time for it."""
+    def held(self, plans: Sequence[Plan]) -> Held | None:
+        """What a process holds that ran some plans at all shapes; None where that fails."""
         own = {identity(plan): plan for plan in plans}
         key = frozenset(own)
         if key not in self._known:
-            self._known[key] = self._child([self._parts(plan) for plan in own.values()], [], needed)
+            self._known[key] = self._child([self._parts(plan) for plan in own.values()], [])
         return self._known[key]
 
     def copies(
@@ -153,22 +165,19 @@ class _Measured:
         return copies_within(found, [len(shapes) for _, shapes in alone], limit_bytes)
 
     def _child(
-        self,
-        plans: Sequence[Parts],
-        alone: Sequence[tuple[Parts, Sequence[int]]],
-        needed: bool = False,
+        self, plans: Sequence[Parts], alone: Sequence[tuple[Parts, Sequence[int]]]
     ) -> Held | None:
         model = self._regions.model.index
         try:
-            found: Held | None = self._closing.attempt(
-                _MEMORY,
+            found: Held = self._run.runner.run(
                 held_memory,
                 plans,
                 alone,
                 [model.values[value] for value in model.inputs],
                 [at.sampling.chosen_by.samples[0] for at in self._timed],
                 self._timed[0].sampling.threads,
-                needed=needed,
+                limits=self._left.limits,
+                cancel=self._run.cancel,
             )
         except ChildFailed:
             return None
@@ -215,7 +224,7 @@ def _leaner(
     least: tuple[int, str] | None = None
     refused: list[str] = []
     for plan in run_everywhere(timed):
-        held = measured.held([plan], needed=True)
+        held = measured.held([plan])
         if held is None:
             continue
         name = " and ".join(dict.fromkeys(title(str(target)) for target in plan.targets))

@@ -10,8 +10,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,31 +21,24 @@ from collage.artifact.emit import TuneResult
 from collage.backends.registry import resolve
 from collage.events import Event
 from collage.model import reference
-from collage.model.free_regions import FreeRegions
+from collage.model.free_regions import FreeRegions, form_of
 from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
 from collage.model.sub_models import Values
+from collage.options import GivenPlan
 from collage.partitioner.candidate import Plan
-from collage.partitioner.emit.plan_json import decode_plan
+from collage.partitioner.emit.plan_json import decode_plan, encode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.target import HOST_MEMORY
-from collage.shapes.classes import extent
+from collage.search.fixed_plans import given_plan
 from collage.shapes.settle import Settled
 from collage.shapes.space import Shape, ShapeSpace
 from collage.shapes.traffic import Traffic
-from collage.tuning.closing import Closing
 from collage.tuning.prepare import ingested
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.at_shape import (
-    AtShape,
-    BoundShape,
-    at_shape,
-    bind_shape,
-    plans_to_time,
-    sample_shape,
-)
+from collage.tuning.shapes.at_shape import AtShape, at_shape, plans_to_time
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import choose_classes
 from collage.tuning.shapes.evaluate import (
@@ -54,16 +48,31 @@ from collage.tuning.shapes.evaluate import (
     check_of,
     evaluated,
 )
-from collage.tuning.shapes.expected import Expected, in_order
-from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
+from collage.tuning.shapes.expected import Expected, fastest_first
+from collage.tuning.shapes.samples import (
+    BoundShape,
+    GivenSamples,
+    SampledShape,
+    about_samples,
+    about_shapes,
+    in_order,
+    main_shape,
+    needed_shapes,
+    read_shapes,
+)
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
+from collage.tuning.time_left import TimeLeft
 
 # Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
 # that search, and each at least so many seconds.
 _SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
-# After such a share of a limit and so many seconds no more shapes are read.
-_BINDING_SHARE, _BINDING_S = 0.25, 8.0
+# A search takes as long as so many runs of the reference at the least.
+_SEARCH_RUNS = 3
+# Without a limit the run takes so many times as long as the shapes until it is over, at the most.
+_REST = 2.0
+# Kept for writing the artifact, beside what verifying it takes.
+_WRITING_S = 2.0
 # So many plans that err less than the one that a search found are compared at all shapes.
 _MORE_EXACT = 3
 
@@ -88,58 +97,66 @@ def tune_shapes(
     plain = _unchecked(request)
     free, info, space = _read(request, run, settled.space)
     _check_masks(request, free, space)
+    only = _given(request, free)
     info = replace(info, warnings=(*settled.notes, *info.warnings))
+    begin_s = time.monotonic()
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         given = GivenSamples(request.inputs, free, space, request.options.evaluate is not None)
         every = space.shapes
-        sampled = _sampled(run, plain, free, space, given)
+        sampled = read_shapes(run, plain, free, space, given)
+    read_s = (time.monotonic() - begin_s) / len(sampled)
     space = space.fewer([own.bound.shape for own in sampled])
     bound = [replace(own.bound, shape=shape) for own, shape in zip(sampled, space.shapes, strict=True)]
     samplings = [own.sampling for own in sampled]
-    told = [*_about_shapes(bound, every), *(_about_samples(sampled) if request.inputs else ())]
+    told = [*about_shapes(bound, every), *(about_samples(sampled) if request.inputs else ())]
     info = replace(info, warnings=(*info.warnings, *told))
-    main = _main(space)
+    left = TimeLeft(run.clock.begin_s, request.options.time_limit_s, partial(_say, run))
+    main = main_shape(space.shapes)
+    if _is_late(run, request, samplings[main]):
+        left.tell(f"the search at {bound[main].text}")
+        main = in_order(space.shapes)[0]
     run.listener(Event("search", f"searching at {bound[main].text}"))
     check = check_of(run, request, free, given)
-    at_main = replace(_for_one(_with_front(plain, check is not None)), inputs=samplings[main].inputs)
-    result = tune_one(_at_one(at_main, run, bound[main], info))
+    wanted = (
+        _with_front(plain, check is not None) if only is None else _with_plan(plain, bound[main], only)
+    )
+    at_main = replace(_for_one(wanted), inputs=samplings[main].inputs)
+    result = tune_one(replace(_at_one(at_main, run, bound[main], info), sampled=samplings[main]))
     plans = plans_to_time(bound[main].model, request.targets, _found(bound[main].model, result))
     regions = _regions(request, run, free, samplings)
     with run.stage("measure", "rewriting partitions for all sizes"):
         limit_s = request.options.time_limit_s
         until_s = math.inf if limit_s is None else run.clock.begin_s + limit_s
         regions.rewrite((plan for _, plan in plans), until_s)
-    measured: dict[int, AtShape] = {}
     end_s = _end_s(run, request.options.time_limit_s)
-    for i in in_order(space.shapes):
-        own, left = bound[i], len(bound) - len(measured) + 1
-        # The proofs may take longer than the time that is kept for writing.
-        until_s = min(end_s, run.written_by_s - _proofs_s(list(measured.values()), len(bound)))
-        seconds = max(_LEAST_S, (until_s - time.monotonic()) / left)
-        expected = Expected(list(measured.values()), own)
-        with run.stage("end_to_end", f"timing plans at {own.text}"):
-            at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
-            at.time(plans, expected.is_no_faster_alone, regions.refusal, len(request.targets) + 1)
-            measured[i] = at
-    timed = [measured[i] for i in range(len(bound))]
-    closing = Closing(run, _proofs_s(timed, len(timed)))
+    rest_s = (
+        _REST * (end_s - time.monotonic()) if request.options.time_limit_s is None else left.seconds
+    )
+    run.clock.expect(rest_s)
+    measured = _measured(
+        request, run, sampled, bound, regions, plans, result.report, left, end_s, read_s, only
+    )
+    space = space.fewer([space.shapes[i] for i in measured])
+    timed, main = list(measured.values()), list(measured).index(main)
+    for at, shape in zip(timed, space.shapes, strict=True):
+        at.bound = replace(at.bound, shape=shape)  # its weight has grown where others are left out
     with run.stage("end_to_end", "timing plans at sizes that change"):
         traffic = Traffic(space.dims, settled.seen, _repeated(request))
 
         def choose() -> Choice:
             left_s = max(_LEAST_S, end_s - time.monotonic())
-            return proven_by_changing(closing, regions, traffic, timed, choose_classes(timed), left_s)
+            return proven_by_changing(run, regions, traffic, timed, choose_classes(timed), left_s, left)
 
         session = partial(ClassesSession, run, regions, space, timed)
         judge = None if check is None else Judge(check, timed, choose, session).beside_exact()
         classes, note = choose() if judge is None else evaluated(judge)
     told = [*result.report["warnings"], *([] if note is None else [note])]
-    told += [*run.runner.about_waiting(), *run.about_overrun(closing.reserved_s)]
+    told += [*run.runner.about_waiting(), *run.about_overrun()]
     found_report = {**result.report, "front": None, "warnings": [*dict.fromkeys(told)]}
     with run.stage("emit", "writing the artifact"):
         written = write(
             request,
-            closing,
+            run,
             regions=regions,
             space=space,
             traffic=traffic,
@@ -148,11 +165,73 @@ def tune_shapes(
             judge=judge,
             main=main,
             found=found_report,
+            left=left,
         )
     for text in run.about_overrun():
         run.listener(Event("emit", text))
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written
+
+
+def _measured(
+    request: TuneRequest,
+    run: Run,
+    sampled: Sequence[SampledShape],
+    bound: Sequence[BoundShape],
+    regions: FreeRegions,
+    plans: Sequence[tuple[str, Plan]],
+    report: Mapping[str, Any],
+    left: TimeLeft,
+    end_s: float,
+    read_s: float,
+    only: Plan | None,
+) -> dict[int, AtShape]:
+    """Plans timed at the representative shapes, by position: at those that are needed, and others while there is time.
+
+    Args:
+        end_s: when that is to be over.
+        read_s: seconds that reading a shape took.
+        only: the plan that is to be returned; None where the fastest is.
+    """
+    needed = needed_shapes([own.shape for own in bound])
+    rewritten_s = len(bound) * read_s if any(form_of(plan) for _, plan in plans) else 0.0
+    measured: dict[int, AtShape] = {}
+    for i in sorted(in_order([own.shape for own in bound]), key=lambda i: i not in needed):
+        own, known = bound[i], list(measured.values())
+        seconds = max(_LEAST_S, (end_s - time.monotonic()) / (len(bound) - len(known) + 1))
+        # What is slow to read is slow to compile.
+        plan_s = max((at.plan_s for at in known), default=read_s)
+        if i not in needed and left.leaves_out(f"plans at {own.text}", plan_s):
+            continue
+        with run.stage("end_to_end", f"timing plans at {own.text}"):
+            tolerance, sampling = report["tolerance"], sampled[i].sampling
+            at = at_shape(run, request, own, sampling, regions, tolerance, seconds, left, only)
+            count = len(request.targets) + 1
+            if request.options.time_limit_s is not None:
+                count = max(1, min(count, int(seconds / plan_s)))
+            refusal = partial(_refusal, regions, Expected(known, own))
+            at.time(fastest_first(plans, known, report), refusal, count)
+        measured[i] = at
+        if at.untried:
+            left.tell(f"{at.untried} of {len(plans)} plans at {own.text}")
+        left.keep(_WRITING_S + 2 * max(at.plan_s for at in measured.values()) + rewritten_s)
+    return {i: measured[i] for i in sorted(measured)}
+
+
+def _is_late(run: Run, request: TuneRequest, sampling: Sampling) -> bool:
+    """True when there is no time for a search at a shape, by what the reference took there."""
+    limit_s = request.options.time_limit_s
+    seconds = run.clock.total_s + _SEARCH_RUNS * sampling.chosen_by.seconds
+    return limit_s is not None and seconds > _SEARCH_SHARE * limit_s
+
+
+def _say(run: Run, text: str) -> None:
+    run.listener(Event("end_to_end", text))
+
+
+def _refusal(regions: FreeRegions, expected: Expected, plan: Plan, is_alone: bool) -> str | None:
+    """Why a plan is not tried at a shape, or None."""
+    return regions.refusal(plan) or expected.refusal(plan, is_alone)
 
 
 def _regions(request: TuneRequest, run: Run, free: Model, samplings: Sequence[Sampling]) -> FreeRegions:
@@ -164,72 +243,6 @@ def _regions(request: TuneRequest, run: Run, free: Model, samplings: Sequence[Sa
     calibrate: Values | None = values if calibrates(run.runner.check(request.targets)) else None
     threads = samplings[0].threads
     return FreeRegions(free, run.work_dir / "free", calibrate, run.runner, threads, run.cancel)
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    """A representative shape with its inputs, and those that the user gave for it."""
-
-    bound: BoundShape
-    given: ShapeSamples | None
-    sampling: Sampling
-
-
-def _sampled(
-    run: Run, request: TuneRequest, free: Model, space: ShapeSpace, given: GivenSamples
-) -> list[_Sampled]:
-    """The representative shapes with their inputs: that of the search, both ends, and others while there is time."""
-    limit_s = request.options.time_limit_s
-    share_s = math.inf if limit_s is None else _BINDING_SHARE * limit_s
-    until_s = run.clock.begin_s + share_s + _BINDING_S
-    order = in_order(space.shapes)
-    needed = {_main(space), *order[:2]}
-    found: dict[int, _Sampled] = {}
-    for i in dict.fromkeys((*sorted(needed), *order)):
-        if i not in needed and time.monotonic() > until_s:
-            continue
-        own = bind_shape(run, free, space.shapes[i], i)
-        samples = given.at(own.shape.sizes)
-        found[i] = _Sampled(own, samples, sample_shape(run, request, own, i, samples))
-    return [found[i] for i in sorted(found)]
-
-
-def _main(space: ShapeSpace) -> int:
-    """The position of the shape at which plans are searched."""
-    shapes = space.shapes
-    return max(range(len(shapes)), key=lambda i: shapes[i].weight * extent(shapes[i].sizes))
-
-
-def _about_shapes(bound: Sequence[BoundShape], every: Sequence[Shape]) -> list[str]:
-    """Which representative shapes there was no time for."""
-    if len(bound) == len(every):
-        return []
-    return [
-        f"{len(bound)} of {len(every)} sizes were compared ({'; '.join(own.text for own in bound)}): reading the model "
-        "at a size takes so long that the time limit has no room for more; allow more with --time-limit"
-    ]
-
-
-def _about_samples(sampled: Sequence[_Sampled]) -> list[str]:
-    """Which shapes have no sample of the user's."""
-    seeded = [own.bound.text for own in sampled if own.sampling.inputs is None]
-    derived = [
-        own.bound.text
-        for own in sampled
-        if own.sampling.inputs is not None and own.given and own.given.origin == "derived"
-    ]
-    return [
-        *(
-            [f"no sample has {_listed(derived)}: the nearest one was cut or repeated"]
-            if derived
-            else []
-        ),
-        *([f"no sample fits {_listed(seeded)}: seeded inputs were made"] if seeded else []),
-    ]
-
-
-def _listed(shapes: Sequence[str]) -> str:
-    return " or ".join(shapes)
 
 
 def _repeated(request: TuneRequest) -> float | None:
@@ -266,20 +279,27 @@ def _for_one(request: TuneRequest) -> TuneRequest:
     """The request for the shape at which plans are searched: with a part of the time, where that is limited."""
     limit_s = request.options.time_limit_s
     if limit_s is None:
-        return request
+        return replace(request, is_part=True)
     options = request.options.model_copy(update={"time_limit_s": _SEARCH_SHARE * limit_s})
-    return replace(request, options=options, whole_limit_s=limit_s)
+    return replace(request, options=options, whole_limit_s=limit_s, is_part=True)
+
+
+def _given(request: TuneRequest, free: Model) -> Plan | None:
+    """The plan that the caller wants applied to all sizes, or None."""
+    given = request.options.plan
+    return None if given is None else replace(given_plan(free, given.as_json()), instances=None)
+
+
+def _with_plan(request: TuneRequest, bound: BoundShape, plan: Plan) -> TuneRequest:
+    """The request for a given plan at one shape, where nodes have the same names."""
+    text = GivenPlan.model_validate_json(encode_plan(bound.model, plan))
+    return replace(request, options=request.options.model_copy(update={"plan": text}))
 
 
 def _end_s(run: Run, limit_s: float | None) -> float:
     """Until when plans are timed at shapes, as the clock of the run tells it."""
     begin_s, now_s = run.clock.begin_s, time.monotonic()
     return now_s + _SHAPES_SHARE * (now_s - begin_s) if limit_s is None else begin_s + limit_s
-
-
-def _proofs_s(measured: Sequence[AtShape], count: int) -> float:
-    """Seconds that verifying a plan at each of so many shapes is expected to take, by those where plans were timed."""
-    return count * math.fsum(at.proof_s for at in measured) / max(1, len(measured))
 
 
 def _refuse_options(request: TuneRequest, settled: Settled) -> None:
@@ -289,10 +309,6 @@ def _refuse_options(request: TuneRequest, settled: Settled) -> None:
         raise BadInputError(
             f"settings for the objective {objective} are measured at one size of each dimension: give it, as {one}, or "
             "tune for latency and run several requests at once with load(path, instances=N)"
-        )
-    if request.options.plan is not None:
-        raise BadInputError(
-            f"a plan is for one size of each dimension: give those that it was tuned at, as {one}, or leave the plan out"
         )
     if request.options.pareto:
         raise BadInputError(

@@ -38,7 +38,7 @@ def test_a_model_of_text_is_tuned_and_run_on_files(tmp_path: Path) -> None:
     x = np.array([[1, 0, 2, 0], [0, 0, 0, 5]], np.float32)
     np.savez(given, text=np.array([["a", "bc", ""], ["d", "e", "f"]]), x=x)
     made = tuned(onnx.parser.parse_model(_MODEL), ["onnxruntime"], tmp_path, inputs=given)
-    run_once(made.path, given, tmp_path / "y", None, lambda line: None)
+    run_once(made.path, given, tmp_path / "y", None, {}, lambda line: None)
     with np.load(tmp_path / "y", allow_pickle=False) as stored:
         assert stored["y"].tolist() == [["aa", "bcbc", ""], ["dd", "ee", "ff"]]
         assert stored["found.0"].tolist() == [[0, 2]] and stored["found.1"].tolist() == [[3]]

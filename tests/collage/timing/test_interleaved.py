@@ -45,6 +45,16 @@ def test_plan_that_hangs_is_left_out_in_time(comparison: TimingRequest) -> None:
     assert time.monotonic() - begin_s < 60
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("faulty")
+@pytest.mark.parametrize("fault", ["refuse", "crash-compile"])
+def test_a_plan_that_cannot_be_compiled_fails_finally(comparison: TimingRequest, fault: str) -> None:
+    fails = PlanSteps((PlanStep("whole", Target.parse(f"faulty -fault={fault}")),))
+    first, second = time_plans(replace(comparison, plans=(comparison.plans[0], fails)))
+    assert first.failure is None and not first.is_final
+    assert second.failure is not None and second.is_final
+
+
 def test_needed_plan_is_built_however_long_that_takes(comparison: TimingRequest) -> None:
     given_s: list[float] = []
 
@@ -98,6 +108,21 @@ def test_a_lack_of_time_is_told_only_where_nothing_else_is_known() -> None:
     assert told_failure([None, NO_TIME, "refused"]) == "refused"
     assert told_failure([NO_TIME, None]) == NO_TIME
     assert told_failure([None, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_final"), [("crash", True), ("hang", True), ("out_of_memory", False)]
+)
+def test_a_crash_counts_at_all_sizes(comparison: TimingRequest, kind: Any, is_final: bool) -> None:
+    def run(function: Any, request: TimingRequest, skip: list[int], **more: Any) -> list[PlanTiming]:
+        if not skip:
+            more["on_message"](1)
+            raise ChildFailed(kind, "it is stated")
+        return [PlanTiming((1.0,))] * len(request.plans)
+
+    first, second, _ = time_plans(comparison, run=run)  # type: ignore[arg-type]
+    assert (first.failure, first.is_final) == (None, False)
+    assert (second.failure, second.is_final) == (f"{kind}: it is stated", is_final)
 
 
 class _FreeRunner(Runner):

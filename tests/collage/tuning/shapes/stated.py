@@ -17,7 +17,8 @@ from collage.timing.plan_timer import JUDGING_ROUNDS, PlanTimer
 from collage.timing.request import PlanTiming
 from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
-from collage.tuning.shapes.at_shape import AtShape, BoundShape
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.samples import BoundShape
 from tests.partitioner.graphs import text_model
 
 A, B, C = (Target.parse(text) for text in ("null", "simulated", "onnxruntime"))

@@ -1,69 +1,92 @@
-"""Which plans are timed at a shape however late it is, by a timer that notes what it is asked."""
+"""Which plans are timed at a shape where the time is short, by stated times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from collage.deadline import Deadline
-from collage.model.sub_models import RegionFiles
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.partitioner.candidate import Candidate, Plan
-from collage.partitioner.ingest.normalize import NormalizedInfo
-from collage.partitioner.target import Target
-from collage.shapes.space import Shape
+from collage.timing.plan_timer import JUDGING_ROUNDS
+from collage.timing.request import NO_TIME, PlanTiming
 from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
-from collage.tuning.shapes.at_shape import AtShape, BoundShape
-from tests.collage.tuning.shapes.stated import MIX, MODEL, A, B, C, StatedTimer
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.expected import fastest_first
+from tests.collage.tuning.shapes.stated import MODEL, A, B, C, StatedTimer, shapes
+
+_PLANS = [(f"single {t}", Plan((Candidate(MODEL.index.all_nodes, t),))) for t in (A, B, C)]
 
 
-class _NotedTimer(StatedTimer):
-    """Notes how many plans each comparison needs."""
+class _ShortTimer(StatedTimer):
+    """Compiles the plans that are needed, and no others."""
 
-    def __init__(self) -> None:
-        super().__init__(8, lambda *_: 10.0, lambda *_: 10.0, 1e-3)
-        self.needed: list[int] = []
+    def time(
+        self,
+        plans: Sequence[TimedPlan],
+        again: Sequence[TimedPlan] = (),
+        rounds: int = JUDGING_ROUNDS,
+        needed: int = 0,
+        deadline: Deadline = NO_DEADLINE,
+        *_: Any,
+        **__: Any,
+    ) -> Standings:
+        late = [] if deadline is NO_DEADLINE else list(plans)[max(1, needed) :]
+        super().time([entry for entry in plans if entry not in late], again, rounds)
+        for entry in late:
+            entry.timings[self.count - 1] = PlanTiming(failure=NO_TIME)
+            entry.baseline_ratios[self.count - 1] = []
+        self.entries.extend(late)
+        return self.standings
 
-    def time(self, plans: Sequence[TimedPlan], *args: Any, needed: int = 0, **more: Any) -> Standings:
-        self.needed.append(needed)
-        return super().time(plans, *args, **more)
 
-
-def _at(timer: StatedTimer, targets: Sequence[Target], left_s: float) -> AtShape:
-    bound = BoundShape(Shape({"N": 8}, 1.0), MODEL, NormalizedInfo(Path(), (), ()))
-    return AtShape(
-        bound,
-        cast(Any, SimpleNamespace(threads=2)),
-        cast(RegionFiles, None),
-        cast(RegionFiles, SimpleNamespace()),
+def _timed(us: dict[str, float], needed: int) -> AtShape:
+    (known,) = shapes({16: 1.0}, lambda *_: 1.0)
+    timer = _ShortTimer(16, lambda target, size: us.get(target), lambda *_: None, 1e-3)
+    at = AtShape(
+        known.bound,
+        known.sampling,
+        known.exact,
+        known._free,
         timer,
-        targets,
+        (A, B, C),
         1e-3,
-        Deadline(search_s=left_s, compare_s=left_s, end_s=left_s, clock=lambda: 0.0),
+        Deadline(search_s=0.0, clock=lambda: 1.0),
     )
+    at.time(_PLANS, needed=needed)
+    return at
 
 
-def _singles(*targets: Target) -> list[tuple[str, Plan]]:
-    return [(str(t), Plan((Candidate(MODEL.index.all_nodes, t),))) for t in targets]
+def test_no_more_plans_are_compiled_than_there_is_time() -> None:
+    at = _timed({str(A): 3.0, str(B): 2.0, str(C): 1.0}, needed=2)
+    best = at.best()
+    assert best is not None and best.plan.targets == (B,)
+    assert at.untried == 1
 
 
-@pytest.mark.parametrize(("plans", "needed"), [([], 3), ([("found", MIX)], 4)])
-def test_every_single_target_is_compiled_for_any_size_however_late(
-    plans: list[tuple[str, Plan]], needed: int
-) -> None:
-    """A target that refuses the model says so; it is not told that there was no time."""
-    timer = _NotedTimer()
-    _at(timer, (A, B, C), left_s=-1.0).time([*_singles(A, B, C), *plans], needed=4)
-    assert timer.needed == [needed]
+@pytest.mark.parametrize("needed", [1, 2])
+def test_the_others_are_tried_where_those_fail(needed: int) -> None:
+    """However late it is, a plan is found if there is one."""
+    at = _timed({str(C): 9.0}, needed)
+    best = at.best()
+    assert best is not None and best.plan.targets == (C,)
+    assert at.singles()[C][0].timed and not at.singles()[A][0].timed
 
 
-def test_a_variant_that_the_user_gave_is_timed_once() -> None:
-    timer = _NotedTimer()
-    one = Target.parse("onnxruntime -threads=1")
-    at = _at(timer, (C, one), left_s=1e9)
-    at.time(_singles(C, one))
-    assert len([e for e in at.dynamic if e.plan.targets == (one,)]) == 1
+def test_the_fastest_plans_come_first() -> None:
+    report = {
+        "baselines": [
+            {"target": str(A), "latency_us": 9.0},
+            {"target": str(B), "infeasible": "it is stated"},
+            {"target": str(C), "latency_us": 4.0},
+        ]
+    }
+    found = ("found plan", Plan((Candidate(1, A), Candidate(2, B))))
+    order = [name for name, _ in fastest_first([*_PLANS, found], [], report)]
+    assert order == ["found plan", f"single {C}", f"single {A}", f"single {B}"]
+    us = {str(A): 5.0, str(C): 7.0}
+    measured = shapes({16: 0.5, 64: 0.5}, lambda target, size: us.get(target))
+    order = [name for name, _ in fastest_first(_PLANS, measured, report)]
+    assert order == [f"single {A}", f"single {C}", f"single {B}"]

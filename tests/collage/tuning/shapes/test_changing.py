@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +14,14 @@ import onnx.parser
 import pytest
 
 from collage.backends.sandbox.run import ChildFailed
-from collage.events import ignore
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
 from collage.shapes.space import parse_dims
 from collage.shapes.traffic import Traffic
-from collage.tuning.closing import Closing
 from collage.tuning.run import Run
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 from tests.collage.tuning.shapes.stated import shapes
 
 _TEXT = """<ir_version: 10, opset_import: ["" : 17]>
@@ -34,7 +32,7 @@ def _proven(
     tmp_path: Path,
     spent: list[list[float]] | None,
     traffic: Traffic,
-    left_s: float = math.inf,
+    left: TimeLeft = NO_LIMIT,
 ) -> tuple[Sequence[ChosenClass], str | None, list[Any]]:
     """What becomes of the fastest plan at repeated shapes where calls take so long, by choice; None for no call."""
     asked: list[Any] = []
@@ -46,23 +44,17 @@ def _proven(
         return (spent + [[1e9] * len(spent[0])] * len(choices))[: len(choices)]
 
     runner = SimpleNamespace(alone=lambda cancel: contextlib.nullcontext(), run=run)
-    run_of = SimpleNamespace(
-        runner=runner,
-        work_dir=tmp_path,
-        cancel=None,
-        listener=ignore,
-        written_by_s=time.monotonic() + left_s,
-    )
-    stated = Closing(cast(Run, run_of))
+    stated = cast(Run, SimpleNamespace(runner=runner, work_dir=tmp_path, cancel=None))
     us = {"null": 10.0, "simulated": 20.0, "onnxruntime": 30.0}
     timed = shapes({16: 0.5, 512: 0.5}, lambda name, size: us[name])
     for at in timed:
         at.sampling = cast(Any, SimpleNamespace(threads=1, inputs=None))
+        at._timer.plan_s = 1.0
     classes = choose_classes(timed)
     assert [str(one.plan.targets[0]) for one in classes] == ["null"]
     onnx.save(onnx.parser.parse_model(_TEXT), tmp_path / "free.onnx")
     regions = RegionFiles(Model.open(tmp_path / "free.onnx"), tmp_path / "regions", mapped=True)
-    found, note = proven_by_changing(stated, regions, traffic, timed, classes, 1.0)
+    found, note = proven_by_changing(stated, regions, traffic, timed, classes, 1.0, left)
     return found, note, asked
 
 
@@ -129,13 +121,17 @@ def test_what_repeats_counts_by_its_share(tmp_path: Path, repeated: float, targe
     assert note is None or note.startswith("80% of the requests have a size that did not come lately")
 
 
+@pytest.mark.parametrize(("left_s", "count"), [(9.0, 3), (2.5, 2), (1.5, 0)])
+def test_as_many_plans_run_at_changing_sizes_as_there_is_time(
+    tmp_path: Path, left_s: float, count: int
+) -> None:
+    left = TimeLeft(0.0, 10.0, clock=lambda: 20.0 - left_s)
+    _, _, asked = _proven(tmp_path, [[50.0] * 8, [20.0] * 8], _said("16..512"), left)
+    assert len(asked) == count
+    assert bool(left.warnings) == (count == 0)
+
+
 def test_a_crash_at_changing_sizes_keeps_the_classes_and_is_told(tmp_path: Path) -> None:
     found, note, _ = _proven(tmp_path, None, _said("16..512"))
     assert [str(one.plan.targets[0]) for one in found] == ["null"]
     assert note == "plans could not be compared at sizes that change: signal 11"
-
-
-def test_without_time_the_classes_stay_and_nothing_is_called(tmp_path: Path) -> None:
-    found, note, asked = _proven(tmp_path, [[50.0] * 8, [20.0] * 8], _said("16..512"), left_s=1.0)
-    assert [str(one.plan.targets[0]) for one in found] == ["null"]
-    assert note is None and not asked

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from collage.partitioner.candidate import Candidate, Plan
-from collage.tuning.shapes.at_shape import AtShape, BoundShape
-from collage.tuning.shapes.expected import Expected, in_order
+from collage.timing.request import PlanTiming
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.expected import Expected
+from collage.tuning.shapes.samples import BoundShape, in_order
 from tests.collage.tuning.shapes.stated import MODEL, A, C, shapes
 from tests.partitioner.graphs import text_model
 
@@ -70,8 +72,23 @@ def test_what_is_left_out_is_not_timed() -> None:
         (A, C),
         1e-3,  # type: ignore[attr-defined, call-arg]
     )
-    again.time([("a", _A), ("c", _C)], lambda plan: plan == _A)
+    again.time(
+        [("a", _A), ("c", _C)],
+        lambda plan, is_alone: "it gains nothing" if is_alone and plan == _A else None,
+    )
     assert [entry.timed for entry in again.dynamic] == [True, True]
     assert [entry.timed for entry in again.fixed] == [False, True]
-    assert "gains nothing" in (again.fixed[0].failure or "")
+    assert again.fixed[0].failure == "it gains nothing"
     assert [str(target) for target in again.singles()] == [str(A), str(C)]
+
+
+def test_what_fails_at_any_size_is_not_tried_again() -> None:
+    """One that was refused, or crashed; an error that is too large may be smaller elsewhere."""
+    timed = _timed(lambda target, size: 1.0)
+    entries = {str(entry.plan.targets[0]): entry for entry in timed[0].dynamic}
+    entries[str(A)].timings[0] = PlanTiming(failure="it was refused", is_final=True)
+    entries[str(C)].timings[0] = PlanTiming(failure="its error is too large")
+    expected = Expected(timed[:1], timed[1].bound)
+    assert expected.refusal(_A, False) == "at N=1024: it was refused"
+    assert expected.refusal(_A, True) is None
+    assert expected.refusal(_C, False) is None

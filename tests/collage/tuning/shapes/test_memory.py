@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from collage.events import ignore
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import NoPlanError
 from collage.shapes.traffic import MOST_KEPT
 from collage.timing.compiling import Held
-from collage.tuning.closing import Closing
 from collage.tuning.run import Run
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
 from collage.tuning.shapes.hot import HotPlan
 from collage.tuning.shapes.memory import OURS, Fitted, Refusal, copies_within, fit_memory
+from collage.tuning.time_left import NO_LIMIT, TimeLeft
 from tests.collage.tuning.shapes.stated import MODEL, A, B, C, shapes
 
 _MIB = 1 << 20
@@ -30,7 +27,7 @@ _PEAKS = {str(A): 200, str(B): 100, str(C): 150}
 class _StatedRunner:
     """Each target holds what is stated, several hold their sum; a copy for one shape holds 20 MiB."""
 
-    def run(self, function: Any, plans: Any, alone: Any, *rest: Any, **limits: Any) -> Held:
+    def run(self, function: Any, plans: Any, alone: Any, *rest: Any, **_: Any) -> Held:
         targets = {str(target) for plan in plans for _, target in plan}
         peak = sum(_PEAKS[target] for target in targets)
         copies = tuple((len(plan), 20 * _MIB) for plan, places in alone for _ in places)
@@ -43,33 +40,23 @@ def _us(target: str, size: int) -> float:
     return fast[target] if target in fast else 2.5 * min(fast.values())
 
 
-def _closing(left_s: float = math.inf) -> Closing:
-    run = SimpleNamespace(
-        runner=_StatedRunner(),
-        cancel=None,
-        listener=ignore,
-        limit_s=20.0,
-        written_by_s=time.monotonic() + left_s,
-    )
-    return Closing(cast(Run, run))
-
-
 def _fitted(
     limit_mib: int | None,
     hot: Plan | None = None,
     refusal: Refusal | None = None,
-    left_s: float = math.inf,
+    left: TimeLeft = NO_LIMIT,
 ) -> Fitted:
     timed = shapes({1: 0.5, 100: 0.5}, _us)
     for at in timed:
         cast(Any, at.sampling).chosen_by = SimpleNamespace(samples=[{}])
+        at._timer.plan_s = 1.0
     classes = choose_classes(timed)
     assert [str(one.plan.targets[0]) for one in classes] == [str(A), str(C)]
+    run = cast(Run, SimpleNamespace(runner=_StatedRunner(), cancel=None))
     regions = cast(RegionFiles, SimpleNamespace(model=MODEL, of=lambda part: part.nodes))
     warm = None if hot is None else HotPlan(hot, 1.0, 5)
     limit = None if limit_mib is None else limit_mib * _MIB
-    hots = [warm] * len(classes)
-    return fit_memory(_closing(left_s), regions, timed, classes, hots, limit, refusal)
+    return fit_memory(run, regions, timed, classes, [warm] * len(classes), limit, refusal, left)
 
 
 def _targets(fitted: Fitted) -> list[str]:
@@ -123,22 +110,33 @@ def test_copies_for_one_shape_take_what_is_left(limit_mib: int, most: int, is_ho
     assert bool(fitted.notes) != is_hot
 
 
+@pytest.mark.parametrize(
+    ("left_s", "known"), [(1.5, []), (2.5, [OURS, str(A), str(B), str(C)]), (0.5, [])]
+)
+def test_what_is_held_is_not_measured_where_the_time_is_up(left_s: float, known: list[str]) -> None:
+    single = shapes({1: 1.0}, _us)[0].singles()[A][0].plan
+    left = TimeLeft(0.0, 10.0, clock=lambda: 20.0 - left_s)
+    fitted = _fitted(None, hot=single, left=left)
+    assert list(fitted.held) == known and not any(fitted.hot)
+    assert _targets(fitted) == [str(A), str(C)]
+    told = "the memory of processes, plans compiled for one size alone"
+    assert left.warnings == (
+        []
+        if known
+        else [f"for all sizes the time limit of 10 s left out: {told}; allow more with --time-limit"]
+    )
+
+
+def test_a_limit_of_memory_is_kept_however_late_it_is() -> None:
+    left = TimeLeft(0.0, 10.0, clock=lambda: 100.0)
+    fitted = _fitted(149, left=left)
+    assert _targets(fitted) == [str(B)] and list(fitted.held) == [OURS]
+
+
 def test_without_a_limit_copies_keep_to_the_leanest_target() -> None:
     single = shapes({1: 1.0}, _us)[0].singles()[A][0].plan
     fitted = _fitted(None, hot=single)  # both classes hold more than 1.3 times what B holds
     assert fitted.limit_bytes == 130 * _MIB and not any(fitted.hot)
-
-
-def test_without_time_no_plan_is_for_one_shape_and_no_memory_is_told() -> None:
-    single = shapes({1: 1.0}, _us)[0].singles()[A][0].plan
-    fitted = _fitted(None, hot=single, left_s=1.0)
-    assert not fitted.held and not any(fitted.hot) and not fitted.notes
-
-
-def test_a_limit_of_memory_is_kept_however_late_it_is() -> None:
-    fitted = _fitted(200, left_s=-1.0)
-    assert _targets(fitted) == [str(A)] and fitted.held[OURS].peak_bytes == 200 * _MIB
-    assert str(B) not in fitted.held  # nobody needs to know what that holds
 
 
 @pytest.mark.parametrize(("limit_mib", "ends"), [(1000, [10, 40, None]), (255, [40, None])])
@@ -151,9 +149,10 @@ def test_classes_that_differ_in_a_hot_plan_alone_are_one_without(
     first, second = (timed[0].singles()[target][0].plan for target in (B, C))
     plans = [(10, first), (40, first), (None, second)]
     classes = [ChosenClass(up_to, plan, (i,)) for i, (up_to, plan) in enumerate(plans)]
+    run = cast(Run, SimpleNamespace(runner=_StatedRunner(), cancel=None))
     regions = cast(RegionFiles, SimpleNamespace(model=MODEL, of=lambda part: part.nodes))
     hot = [HotPlan(second, 1.0, 5), None, None]
-    fitted = fit_memory(_closing(), regions, timed, classes, hot, limit_mib * _MIB)
+    fitted = fit_memory(run, regions, timed, classes, hot, limit_mib * _MIB)
     assert (fitted.hot[0] is not None) == (limit_mib == 1000)
     assert [one.up_to for one in fitted.classes] == ends
     assert [i for one in fitted.classes for i in one.shapes] == [0, 1, 2]

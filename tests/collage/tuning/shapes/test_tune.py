@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 import collage
 from collage.artifact.artifact import read_report
 from collage.artifact.emit import TuneResult
+from collage.artifact.export import export, read_plan_file
 from collage.cli.app import app
 from collage.events import Event
 from collage.options import TuneOptions
@@ -35,6 +37,9 @@ from tests.tuning import tuned
 
 _TARGETS = ("onnxruntime", "openvino")
 _LIMIT: dict[str, Any] = {"time_limit_s": 2.0}
+# Without a scale of 0 no two runs agree.
+_NOISY = """<ir_version: 10, opset_import: ["" : 17]>
+    g (float[N] x, float[1] scale) => (float[N] y) { n = RandomNormalLike(x) m = Mul(n, scale) y = Add(x, m) }"""
 _PLAN = {
     "format": 1,
     "model_sha256": "0" * 64,
@@ -46,8 +51,7 @@ _PLAN = {
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
     dims = {"batch": "1,3", "length": "2:0.25,40:0.75"}
-    # Memory is measured where there is time for it.
-    return tuned(shape_models.chain(), _TARGETS, folder, dims=dims, time_limit_s=40.0).path
+    return tuned(shape_models.chain(), _TARGETS, folder, dims=dims, time_limit_s=20.0).path
 
 
 @pytest.mark.slow
@@ -92,6 +96,29 @@ def test_the_command_line_takes_such_an_artifact(artifact: Path, command: list[s
     assert done.exit_code == 0, done.output
     if command != ["run"]:
         assert "batch × length" in done.output and " × 40 " in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        (["length=7"], ""),
+        (["length=2", "batch=3"], ""),
+        (["length=40"], ""),
+        (["length=41"], "axis 1: length is 41, which is outside of 2..40"),
+        (["length=0"], "axis 1: length is 0, which is outside of"),
+        (["width=7"], "width is no free dimension; batch, length is"),
+        (["length=2..7"], "--dim length=2..7: a run has one size of each dimension"),
+    ],
+)
+def test_any_size_of_the_range_is_run(artifact: Path, dims: list[str], message: str) -> None:
+    given = [word for text in dims for word in ("--dim", text)]
+    done = CliRunner().invoke(app, ["run", str(artifact), *given])
+    assert (done.exit_code == 0) == (not message), done.output
+    if message:
+        assert message in str(done.exception)
+    else:
+        assert f", {dims[0].partition('=')[2]}, " in done.output
 
 
 @pytest.mark.slow
@@ -144,7 +171,7 @@ def test_a_size_that_the_model_cannot_have_is_named(tmp_path: Path) -> None:
             {"objective": "throughput"},
             "settings for the objective throughput .* give it, as --dim batch=1 --dim height=.* --dim width=",
         ),
-        ({"plan": _PLAN}, "a plan is for one size of each dimension: give those .* as --dim batch=1"),
+        ({"plan": _PLAN}, "the plan was made for another model, or for other sizes"),
         (
             {"evaluate": "top1", "max_drop": 0.1},
             "evaluate=top1 scores real samples: give them with --inputs",
@@ -215,7 +242,7 @@ def test_targets_that_take_one_shape_only_are_refused_in_words(tmp_path: Path) -
 def test_both_ends_stay_where_there_is_no_time_for_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collage.tuning.shapes.tune._BINDING_S", -100.0)
+    monkeypatch.setattr("collage.tuning.shapes.samples._READING_S", -100.0)
     dims = {"batch": 1, "length": "2,5,9,17,40"}
     path = tuned(shape_models.chain(), ["onnxruntime"], tmp_path, dims=dims, **_LIMIT).path
     report = read_report(path)
@@ -231,16 +258,38 @@ def test_both_ends_stay_where_there_is_no_time_for_more(
 
 
 @pytest.mark.slow
-def test_a_short_limit_leaves_out_memory_and_says_so(tmp_path: Path) -> None:
-    dims = {"batch": "1,3", "length": "2,40"}
-    made = tuned(shape_models.chain(), ["onnxruntime"], tmp_path, dims=dims, time_limit_s=1.0)
-    (said,) = [text for text in made.report["warnings"] if text.startswith("once plans were chosen")]
-    assert "the time limit of 1 s left out:" in said and "memory of processes" in said
-    assert made.report["shapes"]["rss_bytes"] == {}
-    assert all(one["hot"] is None for one in made.report["shapes"]["classes"])
-    with collage.load(made.path) as session:  # each size is still verified
-        feed = {"x": np.ones((3, 40, 8), np.float32), "bias": np.ones(40, np.float32)}
-        session.run(None, feed)
+def test_an_exported_plan_is_applied_to_the_same_range(tmp_path: Path) -> None:
+    dims = {"batch": 1, "length": "2..40"}
+    first = tuned(shape_models.chain(), ["openvino"], tmp_path, dims=dims, **_LIMIT)
+    export(first.path, plan=tmp_path / "plan.json")
+    again = collage.tune(
+        tmp_path / "m.onnx",
+        ["onnxruntime", "openvino"],
+        output=tmp_path / "again.onnx",
+        database=f"sqlite:///{tmp_path / 'again.db'}",
+        dims=dims,
+        plan=read_plan_file(tmp_path / "plan.json"),
+        **_LIMIT,
+    )
+    assert again.plan["partitions"][0]["nodes"] == first.plan["partitions"][0]["nodes"]
+    (one,) = again.report["shapes"]["classes"]
+    assert one["targets"] == ["openvino"]
+    with collage.load(again.path) as session:
+        feed = {"x": np.ones((1, 7, 8), np.float32), "bias": np.ones(7, np.float32)}
+        assert all(np.isfinite(made).all() for made in session.run(None, feed))
+
+
+@pytest.mark.slow
+def test_bench_runs_on_given_inputs_where_seeded_ones_do_not_do(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(_NOISY)
+    samples = {f"{n}/x": np.arange(n, dtype=np.float32) for n in (4, 9)}
+    samples |= {f"{n}/scale": np.zeros(1, np.float32) for n in (4, 9)}
+    np.savez(tmp_path / "inputs.npz", allow_pickle=False, **samples)
+    inputs = tmp_path / "inputs.npz"
+    path = tuned(model, ["onnxruntime"], tmp_path, dims={"N": "4,9"}, inputs=inputs, **_LIMIT).path
+    done = CliRunner().invoke(app, ["bench", str(path), "--processes", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    assert all(row["latency_us"] > 0 for row in json.loads(done.output)["shapes"])
 
 
 @pytest.mark.slow
@@ -250,6 +299,55 @@ def test_the_run_is_over_once(tmp_path: Path) -> None:
     tuned(shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, on_event=told.append, **_LIMIT)
     assert [event.stage for event in told].count("done") == 1
     assert told[-1].stage == "done"
+
+
+@pytest.mark.slow
+def test_each_size_is_read_once_and_one_artifact_written(tmp_path: Path) -> None:
+    told: list[Event] = []
+    dims = {"batch": 1, "height": 8, "width": "8,16"}
+    made = tuned(
+        shape_models.image(),
+        ["onnxruntime"],
+        tmp_path,
+        dims=dims,
+        on_event=told.append,
+        time_limit_s=20.0,
+    )
+    computed = [event.message for event in told if event.message.startswith("computing ")]
+    assert len(computed) == 2
+    assert [event.message for event in told if event.stage == "emit"] == ["writing the artifact"]
+    took = made.report["footprint"]
+    assert took["peak_rss_bytes"] > 1 << 20 and took["load_s"] > 0 and took["size_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_a_limit_is_kept_for_many_sizes_and_the_artifact_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each plan takes seconds to compile, what does not fit is left out."""
+    monkeypatch.setattr(
+        "collage.timing.plan_timer.PlanTimer.plan_s",
+        property(lambda timer: 4.0, _ignore),
+        raising=False,
+    )
+    dims = {"batch": 1, "length": "2,5,9,17,40"}
+    made = tuned(shape_models.chain(), _TARGETS, tmp_path, dims=dims, time_limit_s=1.0)
+    assert made.report["seconds"]["total"] < 1.25 * 1.0 + 10
+    (told,) = [
+        text for text in made.report["warnings"] if text.startswith("for all sizes the time limit")
+    ]
+    assert "the memory of processes" in told
+    assert {row["sizes"]["length"] for row in made.report["shapes"]["rows"]} >= {2, 40}
+    plain = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    with collage.load(made.path) as session:
+        for length in (2, 9, 33):
+            feed = {"x": np.ones((1, length, 8), np.float32), "bias": np.ones(length, np.float32)}
+            for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+def _ignore(timer: object, seconds: float) -> None:
+    """For a property that is stated."""
 
 
 def test_a_search_at_one_shape_tells_the_limit_of_the_caller() -> None:

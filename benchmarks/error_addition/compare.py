@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.error_addition.child import observe
 from benchmarks.support.models import benchmark_model, names, seeded_inputs
 from benchmarks.support.results import write_table
-from collage.accuracy.block_search import first_cuts
+from collage.accuracy.block_cuts import first_cuts
 from collage.accuracy.budget_search import address_space
 from collage.accuracy.mix_runner import BlockSearchRequest
 from collage.backends.machine.process_policy import default_threads

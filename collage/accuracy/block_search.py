@@ -16,10 +16,12 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from collage.accuracy.block_cuts import blocks_between, first_cuts, spent_us, whole_layers
 from collage.accuracy.error_model import (
     Block,
     ReducedNodes,
@@ -32,17 +34,13 @@ from collage.accuracy.error_model import (
 from collage.accuracy.merged_mixes import MergedMixes
 from collage.accuracy.mix_partitions import MixPartition
 from collage.accuracy.mix_runner import BlockSearchRequest, MixResult, MixRunner
-from collage.partitioner.candidate import bits
-from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.graph.linear_order import Line, line
 from collage.partitioner.graph.model import Model
 from collage.runtime.compiled import CompiledRegions
 
-_FIRST_BLOCKS, _MOST_BLOCKS = 16, 44
+_MOST_BLOCKS = 44
 _SPLITS, _ROUNDS, _STEPS = 6, 4, 8
 # Proposals: as estimated, and with dearer borders, since their cost is a guess.
 _BORDER_FACTORS = (1.0, 4.0, 16.0)
-_CALL_US, _US_PER_MIB = 40.0, 100.0
 # A block with a smaller share of the time, or of the error, is not halved.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
@@ -74,30 +72,10 @@ class BlockSearchResult:
     bounds: tuple[float, ...]
 
 
-def whole_layers(index: GraphIndex) -> Line:
-    """The model's line, without cuts before a normalization, which runtimes fold into the node before."""
-    laid = line(index, index.all_nodes)
-    ops = [*(index.nodes[node].op_type for node in laid.order), ""]
-    return replace(laid, cuts=tuple(cut for cut in laid.cuts if ops[cut] != "BatchNormalization"))
-
-
-def first_cuts(laid: Line, node_us: tuple[float, ...], count: int = _FIRST_BLOCKS) -> tuple[int, ...]:
-    """Cuts of a line into runs of about equal time."""
-    spent = _spent(laid, node_us)
-    cuts = [0]
-    for number in range(1, count):
-        wanted = spent[-1] * number / count
-        nearest = min(laid.cuts, key=lambda position: abs(spent[position] - wanted))
-        if cuts[-1] < nearest < len(laid.order):
-            cuts.append(nearest)
-    return (*cuts, len(laid.order))
-
-
-def crossing_bytes(index: GraphIndex, before: int) -> int:
-    """Size of the values that a set of nodes (bitset) makes and others read."""
-    after = index.all_nodes & ~before
-    names = [name for node in bits(before) for name in index.nodes[node].outputs if name]
-    return sum(index.values[name].size_bytes for name in names if index.consumers.get(name, 0) & after)
+def most_saving_first(blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    """Every reduced target with the position of each block: one target after the other, where it saves most first."""
+    pairs = [(t, i) for i, block in enumerate(blocks) for t in range(1, len(block.times_us))]
+    return sorted(pairs, key=lambda p: (p[0], blocks[p[1]].times_us[p[0]] - blocks[p[1]].times_us[0]))
 
 
 def search_blocks(request: BlockSearchRequest) -> BlockSearchResult:
@@ -168,30 +146,32 @@ class BlockSearch:
         begin_s, first = time.monotonic(), not self.blocks
         known = {block.nodes for block in self.blocks}
         self.cuts = cuts
-        before, blocks = 0, []
-        for start, end in itertools.pairwise(cuts):
-            nodes = self.laid.run(start, end)
-            times = [sum(per_node[i] for i in bits(nodes)) for per_node in self.request.times_us]
-            border = crossing_bytes(self.model.index, before) if before else 0
-            price = _CALL_US + _US_PER_MIB * border / (1 << 20)
-            blocks.append(Block(nodes, tuple(times), price, self.runs.inside))
-            before |= nodes
+        blocks = blocks_between(
+            self.model.index, self.laid, cuts, self.request.times_us, self.runs.inside
+        )
         self.runs.use(blocks)
-        self.alone = np.zeros((len(blocks), len(self.request.targets)))
-        for target in range(1, len(self.request.targets)):
-            # Where blocks compile slowly, mixes with one target are worth more than blocks of all.
-            late = (
-                first
-                and target > 1
-                and time.monotonic() > self.deadline_s - _IN_BLOCKS * self.request.budget_s / 2
-            )
-            for i, block in enumerate(blocks):
-                self.alone[i, target] = math.inf if late else self.alone_square(block, target)
+        self.alone = np.full((len(blocks), len(self.request.targets)), math.inf)
+        self.alone[:, 0] = 0.0
+        # Later cuts are no more than there is time for.
+        ends_s = self.compiling_ends_s() if first else [math.inf] * len(self.request.targets)
+        for target, i in most_saving_first(blocks):
+            if time.monotonic() < ends_s[target]:
+                self.alone[i, target] = self.alone_square(blocks[i], target)
         self.blocks = [
             self.usable(block, alone) for block, alone in zip(blocks, self.alone, strict=True)
         ]
         new = sum(block.nodes not in known for block in blocks)
         self.block_s = (time.monotonic() - begin_s) / max(new, 1)
+
+    def compiling_ends_s(self) -> list[float]:
+        """Until when the first blocks of each target are compiled, by `time.monotonic`.
+
+        Where that is slow, mixes with one target are worth more than some blocks of all.
+        """
+        least_s = time.monotonic() + _AT_LEAST * self.request.budget_s
+        others_s = self.deadline_s - _IN_BLOCKS * self.request.budget_s / 2
+        others = len(self.request.targets) - 2
+        return [math.inf, max(self.deadline_s, least_s), *[others_s] * others]
 
     def calibrate(self) -> None:
         """With a task, measure it on mixes from little reduced to all, and express errors by what that teaches."""
@@ -302,7 +282,11 @@ class BlockSearch:
             half_s = now_s + (end_s - now_s) / 2
             pieces = MergedMixes(self.runs, self.blocks, self.shares(goal), half_s, in_blocks=True)
             near = pieces.seek(self.aims[goal], more)
-            kept = (mix for mix in near if self.runs.held_out_error(mix.reduced) <= goal)
+            kept = (
+                mix
+                for mix in near
+                if time.monotonic() < end_s and self.runs.held_out_error(mix.reduced) <= goal
+            )
             more = (*itertools.islice(kept, _KEPT), *more)
         in_blocks = self.fastest_in_blocks(goal)
         pieces = MergedMixes(self.runs, self.blocks, self.shares(goal), end_s)
@@ -385,11 +369,7 @@ class BlockSearch:
     def middle(self, i: int) -> int | None:
         """The cut point nearest to the middle of a block, by time."""
         start, end = self.cuts[i], self.cuts[i + 1]
-        spent = _spent(self.laid, self.request.times_us[0])
+        spent = spent_us(self.laid, self.request.times_us[0])
         half = (spent[start] + spent[end]) / 2
         inner = [position for position in self.laid.cuts if start < position < end]
         return min(inner, key=lambda position: abs(spent[position] - half), default=None)
-
-
-def _spent(laid: Line, node_us: tuple[float, ...]) -> list[float]:
-    return [0.0, *itertools.accumulate(node_us[node] for node in laid.order)]

@@ -9,7 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from collage.accuracy.block_cuts import blocks_between, first_cuts, whole_layers
 from collage.accuracy.block_search import BlockSearchResult, search_blocks
+from collage.accuracy.error_model import fastest_mix, time_us
 from collage.accuracy.mix_partitions import mixable_pairs, partitions_of
 from collage.accuracy.mix_runner import BlockSearchRequest, MixResult
 from collage.accuracy.target_choice import TargetChoice
@@ -63,6 +67,15 @@ class BudgetSearch:
         assert self.chosen.base is not None  # where there is none, nothing is mixed
         self.base = self.chosen.base
         self.mixed = (*self.chosen.reduced, *self.chosen.rivals)
+
+    def promised_us(self) -> float:
+        """What the fastest mix of the first blocks would take by profiles, whatever it errs."""
+        index, targets, times_us = self.model.index, (self.base, *self.mixed), self._times_us()
+        laid = whole_layers(index)
+        cuts = first_cuts(laid, times_us[0])
+        blocks = blocks_between(index, laid, cuts, times_us, mixable_pairs(targets))
+        chosen = fastest_mix(blocks, np.zeros((len(blocks), len(targets))), limit=1.0)
+        return time_us(blocks, chosen)
 
     def propose(self, tolerances: Sequence[float]) -> list[TimedPlan]:
         """Plans for each tolerance, the most promising first.
@@ -133,14 +146,18 @@ class BudgetSearch:
                 found[target] |= dict.fromkeys(members, share / len(members))
         return found
 
+    def _times_us(self) -> tuple[tuple[float, ...], ...]:
+        """Per target of mixes what each node takes, the base first."""
+        count = len(self.model.index.nodes)
+        times = [self.estimates.times_us(target) or {} for target in (self.base, *self.mixed)]
+        return tuple(tuple(per_node[i] for i in range(count)) for per_node in times)
+
     def _search(self, error_limits: Mapping[float, float], budget_s: float) -> list[TimedPlan]:
         targets = (self.base, *self.mixed)
-        times = [self.estimates.times_us(target) or {} for target in targets]
-        count = len(self.model.index.nodes)
         request = BlockSearchRequest(
             model=self.model.path,
             targets=targets,
-            times_us=tuple(tuple(per_node[i] for i in range(count)) for per_node in times),
+            times_us=self._times_us(),
             inputs=self.template.inputs,
             samples_file=self.template.samples_file,
             expected_file=self.template.expected_file,
@@ -211,8 +228,11 @@ class BudgetSearch:
     def _tell(self, found: BlockSearchResult, tolerances: Sequence[float]) -> None:
         bounds = {f"{t:g}": bound for t, bound in zip(tolerances, found.bounds, strict=True)}
         said = ", ".join(f"{bound:.2f} within {t}" for t, bound in bounds.items())
-        everything = max(found.tried, key=self._reduced)
         names = ", ".join(map(str, self.mixed))
+        if not found.tried:
+            self.listener(Event("accuracy", f"{names}: no mix could run in time"))
+            return
+        everything = max(found.tried, key=self._reduced)
         unit = "" if self.task is None else " of what the task allows"
         self.listener(
             Event(

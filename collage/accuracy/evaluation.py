@@ -262,15 +262,21 @@ class Evaluation:
         Raises:
             NoPlanError: none passes; the message has the value of each.
         """
-        attempts = self.check.attempts
-        while (reason := self.refusal(winner)) is not None:
-            standings = self.timer.refuse(winner, reason)
-            if self.check.attempts > attempts and winner.exactness > self._exact_limit:
-                for entry in self._erring_as_much(winner):
-                    standings = self.timer.refuse(entry, f"{winner.name} errs no more and did not pass")
-            attempts = self.check.attempts
-            winner = standings.winner()
+        while not self.passes(winner):
+            winner = self.timer.standings.winner()
         return winner
+
+    def passes(self, entry: TimedPlan) -> bool:
+        """Whether a timed plan passes; where not, it and those that `passing` would not try are marked as failures."""
+        attempts = self.check.attempts
+        reason = self.refusal(entry)
+        if reason is None:
+            return True
+        self.timer.refuse(entry, reason)
+        if self.check.attempts > attempts and entry.exactness > self._exact_limit:
+            for other in self._erring_as_much(entry):
+                self.timer.refuse(other, f"{entry.name} errs no more and did not pass")
+        return False
 
     def _erring_as_much(self, refused: TimedPlan) -> list[TimedPlan]:
         left = (entry for entry in self.timer.entries if entry.timed and entry is not refused)

@@ -81,8 +81,9 @@ class MergedMixes:
             more: mixes that keep it in blocks; they run where nothing else is found.
         """
         if self._runs.inside:  # such mixes err in blocks nearly as in one piece
-            for mix in more[:_FIRST]:
-                self._error(mix.reduced)
+            for number, mix in enumerate(more[:_FIRST]):
+                if number == 0 or not self._late:
+                    self._error(mix.reduced)
             self._climb(goal)
         for ambition in _AMBITIONS:
             self._learn(goal, ambition)

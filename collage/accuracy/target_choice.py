@@ -24,6 +24,8 @@ MUCH_SLOWER = 1.5
 _MOST_REDUCED, _MOST_RIVALS = 3, 1
 # A target that errs more than so many times the goal as a whole is left out.
 _HOPELESS = 3.0
+# Targets are about as exact where one errs this many times as much.
+_ABOUT_AS_EXACT = 1.25
 # Share of the time that a slower target must promise to save.
 _WORTH_MIXING_IN = 0.05
 # Borders within one runtime are cheaper, and measurements of whole models are no more precise.
@@ -105,6 +107,8 @@ def choose_targets(
     base = own_exact[0] if own_exact else fastest
     reduced, told = _one_inside(base, reduced, {t: (us, error) for us, t, error in timed}, goal)
     refused += told
+    reduced, told = _favored(base, reduced, errors, estimates)
+    refused += told
     promised = [
         (_saving(estimates, [base, *reduced], target), target)
         for us, target in exact
@@ -118,6 +122,28 @@ def choose_targets(
         refused=tuple(refused),
         base=base,
     )
+
+
+def _favored(
+    base: Target, reduced: tuple[Target, ...], errors: Mapping[Target, float], estimates: Estimates
+) -> tuple[tuple[Target, ...], list[str]]:
+    """Leave out reduced targets that are hardly faster anywhere than those that err about as much or less.
+
+    One that goes into the base's partition stays, since changes to it cost less.
+
+    Returns:
+        The targets that stay, and reasons for the others.
+    """
+    told, kept = [], list(reduced)
+    for target in reversed(reduced):  # what errs most is left out first
+        others = [o for o in kept if o != target and errors[o] <= _ABOUT_AS_EXACT * errors[target]]
+        if not others or mixable_pairs((base, target)):
+            continue
+        if _saving(estimates, [base, *others], target) <= _WORTH_MIXING_IN:
+            kept.remove(target)
+            named = ", ".join(map(str, others))
+            told.append(f"{target} is hardly faster anywhere than {named}, with no smaller error")
+    return tuple(kept), told
 
 
 def _one_inside(

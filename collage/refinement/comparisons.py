@@ -131,6 +131,20 @@ class Comparisons:
         if not proposed and len(self.singles) < 2:
             return
         self.time_baselines(proposed, needed=bool(proposed))
+        self._replace(replace_missed)
+
+    def add(
+        self,
+        proposed: Sequence[TimedPlan],
+        replace_missed: Callable[[Sequence[TimedPlan]], Sequence[TimedPlan]] = lambda entries: (),
+    ) -> None:
+        """Time more plans beside the best so far, the first of them however late it is; see `open`."""
+        new = self.new(proposed)
+        if new:
+            self.time(new, again=self.standings.leaders(), needed=1)
+            self._replace(replace_missed)
+
+    def _replace(self, replace_missed: Callable[[Sequence[TimedPlan]], Sequence[TimedPlan]]) -> None:
         for _ in range(_MAX_REPLACEMENTS):
             instead = self.new(replace_missed(self.standings.entries))
             if not instead or not self.fits(len(instead) + 2):

@@ -210,7 +210,7 @@ def _take_turns(
         distances_us.append(max(before_us, watch.measure()) if watched else 0.0)
         near = watch.are_near(distances_us)
         if request.prune and near[-1]:
-            hopeful = _hopeful(active, near)
+            hopeful = _hopeful(active, near, request.sure_error)
             if len(hopeful) < len(active):
                 # A plan that leaves keeps what counted until now, whatever is seen later.
                 distances_us = [0.0 if counts else math.inf for counts in near]
@@ -218,8 +218,8 @@ def _take_turns(
     return near
 
 
-def _hopeful(active: Sequence[_BuiltPlan], near: Sequence[bool]) -> list[_BuiltPlan]:
-    """The plans that may still win, and the first, to which all ratios are taken.
+def _hopeful(active: Sequence[_BuiltPlan], near: Sequence[bool], sure_error: float) -> list[_BuiltPlan]:
+    """The plans that may still win beside those that may be returned, and the first, to which all ratios are taken.
 
     Only blocks count that nothing disturbed: another process may take the cores for many rounds.
     """
@@ -228,7 +228,8 @@ def _hopeful(active: Sequence[_BuiltPlan], near: Sequence[bool]) -> list[_BuiltP
         blocks = zip(plan.samples, plan.waits, near, strict=True)
         quiet[plan.position] = [us for us, wait, counts in blocks if counts and wait <= DISTURBED]
     known = {position: us for position, us in quiet.items() if len(us) >= _PRUNE_AFTER_ROUNDS}
-    limit_us = HOPELESS_RATIO * min(map(statistics.median, known.values()), default=math.inf)
+    sure = [known[p.position] for p in active if p.position in known and p.exactness <= sure_error]
+    limit_us = HOPELESS_RATIO * min(map(statistics.median, sure), default=math.inf)
     hopeless = {position for position, us in known.items() if min(us) > limit_us}
     return [active[0], *(plan for plan in active[1:] if plan.position not in hopeless)]
 
@@ -243,7 +244,8 @@ def _taking_part(request: TimingRequest, built: list[_BuiltPlan]) -> list[_Built
     """The plans that are called in turn: the first, and those not far behind. The one call of each other is its sample."""
     if not request.prune or not built:
         return list(built)
-    limit_us = max(_SLOW_US, _FAR_BEHIND * min(plan.once_us for plan in built))
+    sure_us = (plan.once_us for plan in built if plan.exactness <= request.sure_error)
+    limit_us = max(_SLOW_US, _FAR_BEHIND * min(sure_us, default=math.inf))
     active = []
     for plan in built:
         if plan is built[0] or plan.stated_us or plan.once_us <= limit_us:

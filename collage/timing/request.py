@@ -81,7 +81,9 @@ class TimingRequest:
         prepare_s: time for preparing the others; one that comes later is a failure. None for no bound.
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
         block_s: time of one plan's calls in a round; three calls at the least.
-        prune: drop plans that cannot win any more.
+        prune: drop plans that cannot win any more, since a plan that may be returned is faster.
+        sure_error: a plan that errs no more by the metric `max` may be returned, whatever is found out of the others
+            later.
         backwards: the needed plans are built last to first. The later of two builds of one plan in a process is
             faster (docs/results/comparing-plans.md), so the order must change.
         seen_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
@@ -106,6 +108,7 @@ class TimingRequest:
     cache_dir: Path | None = None
     block_s: float = 0.12
     prune: bool = True
+    sure_error: float = math.inf
     backwards: bool = False
     seen_us: tuple[float, ...] = ()
     patience_s: float = 0.0
@@ -189,7 +192,10 @@ def told_failure(failures: Iterable[str | None]) -> str | None:
 
 
 def without_plans(
-    sampling: Sampling, error_limit: float | None = None, prune: bool = True
+    sampling: Sampling,
+    error_limit: float | None = None,
+    prune: bool = True,
+    sure_error: float = math.inf,
 ) -> TimingRequest:
     """A request without plans: every sample and its reference outputs as files.
 
@@ -197,6 +203,7 @@ def without_plans(
         sampling: the samples of the run.
         error_limit: plans with a larger error are failures; None only records it.
         prune: drop plans that cannot be the fastest.
+        sure_error: as `TimingRequest` has it.
     """
     index = sampling.model.index
     # The other outputs are inputs or constants passed through.
@@ -221,6 +228,7 @@ def without_plans(
         error_limit=error_limit,
         counted=is_judged(sampling.options.tolerance),
         prune=prune,
+        sure_error=sure_error,
         threads=sampling.threads,
         patience_s=min(
             sampling.options.wait_for_quiet_s,

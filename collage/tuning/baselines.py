@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.evaluation import Evaluation
 from collage.accuracy.target_choice import MUCH_SLOWER, choose_targets
-from collage.accuracy.task import TaskJudge
+from collage.accuracy.task import TaskJudge, TaskProof
 from collage.accuracy.task_errors import search_task
 from collage.backends.registry import target_spec
 from collage.costs.measurement_context import transitions_between
@@ -35,11 +35,12 @@ from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import expected_plan_s, without_plans
 from collage.timing.timed_plan import TimedPlan
-from collage.tuning.early_end import early_end
+from collage.tuning.early_end import early_end, wholes_first
 from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 Known = TypeVar("Known", bound=Baselines)
+Correct = Callable[[Sequence[TimedPlan]], Sequence[TimedPlan]]
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
 _TRIALS_SHARE = 0.05  # the most for settings of the fastest target
@@ -134,10 +135,11 @@ def propose_plans(baselines: Baselines) -> Budgeted:
     inspection = Inspection(baselines.model, run.listener, run.cancel)
     known = _with_common_forms(baselines, inspection)
     budget = _error_budget(known)
-    proposed = budget.propose(known.error_limits.tolerances) if budget is not None else []
+    waits = budget is not None and not known.out_of_time and wholes_first(known, budget)
+    proposed = [] if budget is None or waits else budget.propose(known.error_limits.tolerances)
     if known.request.searches and not known.out_of_time:
         proposed += _variants(known, inspection)
-    return Budgeted(**vars(known), budget=budget, proposed=proposed)
+    return Budgeted(**vars(known), budget=budget, proposed=proposed, wholes_first=waits)
 
 
 def _with_common_forms(known: Baselines, inspection: Inspection) -> Baselines:
@@ -230,9 +232,8 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         return untimed
     with budgeted.run.stage("end_to_end", "timing the single targets in turn"):
         budget = budgeted.budget
-        comparisons.open(
-            budgeted.proposed, replace_missed=budget.correct if budget else lambda entries: ()
-        )
+        correct: Correct = budget.correct if budget is not None else lambda entries: ()
+        comparisons.open(budgeted.proposed, correct)
         _screen_by_task(budgeted, timer)
         variants = worth_mixing(comparisons.standings.entries, budgeted.request.targets)
         joined = budgeted
@@ -244,6 +245,17 @@ def time_baselines(budgeted: Budgeted) -> Timed:
             # Nobody knows whether these are slower, and time is left.
             joined, comparisons = _with_untried(joined, comparisons)
             singles_us, promise, ended_early = _so_far(joined, comparisons)
+        proof, proven = None, None
+        leader = comparisons.standings.fastest()
+        if ended_early is not None and budget is not None and joined.task is not None and leader:
+            # At the end it would be too late to look for another plan.
+            proof = TaskProof(joined.task)
+            judge = Evaluation(proof, timer, joined.sub_models, joined.sampling)
+            proven = leader if judge.passes(leader) else None
+            ended_early = ended_early if proven is not None else None
+        if ended_early is None and budget is not None and budgeted.wholes_first:
+            comparisons.add(budget.propose(budgeted.error_limits.tolerances), correct)
+            _screen_by_task(budgeted, timer)
         blocks: Sequence[Candidate] = ()
         wholes = [e for e in comparisons.standings.entries if len(e.plan.partitions) == 1]
         if ended_early is not None:
@@ -262,6 +274,8 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         promised=promise,
         wholes=wholes,
         ended_early=ended_early,
+        proof=proof,
+        proven=proven,
     )
     observe(timed)
     return timed
@@ -303,9 +317,16 @@ def _screen_by_task(budgeted: Budgeted, timer: PlanTimer) -> None:
 
 def _timer(budgeted: Budgeted) -> PlanTimer:
     limits, run = budgeted.error_limits, budgeted.run
+    scored = budgeted.task is not None and not budgeted.request.options.pareto
     return PlanTimer(
         budgeted.sub_models,
-        without_plans(budgeted.sampling, limits.error_limit, prune=not limits.slower_too),
+        without_plans(
+            budgeted.sampling,
+            limits.error_limit,
+            prune=scored or not limits.slower_too,
+            # What errs more, the task may refuse.
+            sure_error=budgeted.exact_error if scored else math.inf,
+        ),
         run.listener,
         cancel=run.cancel,
         eligible=budgeted.keeps,

@@ -1,5 +1,7 @@
 """When a search cannot pay: one single target is far ahead, and nothing promises a gain.
 
+Within an accuracy budget that target keeps it, and nothing promises a gain even where mixes may err by anything.
+
 Invariant: only the optimistic estimates that the search itself would start from decide. What they do not promise, the
 search would not measure.
 """
@@ -8,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from collage.accuracy.budget_search import BudgetSearch
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.confirmation import DISTURBED_BEHIND
 from collage.search.corrections import Corrections
 from collage.search.lazy_search import LazySearch
 from collage.timing.request import NO_TIME
-from collage.tuning.stages import Budgeted
+from collage.tuning.stages import Baselines, Budgeted
 
 # The other runtimes take at least so many times as long, and no mix promises to save more than such a share.
 _FAR_AHEAD, _WORTH_SEARCHING = 1.5, 0.02
@@ -31,7 +34,7 @@ def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str
     if known.left_out and len(known.specs) == 1:
         return "ended early: no other target is of use, by what other models took"
     fastest = comparisons.standings.fastest()
-    if fastest is None or len(fastest.plan.partitions) != 1 or known.budget is not None:
+    if fastest is None or len(fastest.plan.partitions) != 1 or not _may_settle(known, known.budget):
         return None
     # Other processes may take more from one runtime than from another.
     if not fastest.ran_in_quiet:
@@ -42,6 +45,31 @@ def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str
     corrections = comparisons.corrected(Corrections())
     leader = fastest.plan.partitions[0].target
     return reason_to_end(leader, whole_us, lambda: _promise_us(known, corrections))
+
+
+def wholes_first(known: Baselines, budget: BudgetSearch) -> bool:
+    """Whether whole models run in turn before any mix is tried: by what each took alone, mixes have nothing to gain.
+
+    Args:
+        known: the run.
+        budget: would try the mixes.
+    """
+    alone_us = known.single_targets.latencies_us()
+    options = known.request.options
+    if known.task is None and options.metric == "max":
+        alone_us = known.single_targets.within(options.tolerance, alone_us)
+    leader = min(alone_us, key=alone_us.__getitem__, default=None)
+    if leader is None or not _may_settle(known, budget):
+        return False
+    return reason_to_end(leader, alone_us, budget.promised_us) is not None
+
+
+def _may_settle(known: Baselines, budget: BudgetSearch | None) -> bool:
+    """Whether a whole model that keeps the budget, where there is one, can be all that is asked for.
+
+    A front has more points, and the caller's own check may refuse it at the end.
+    """
+    return budget is None or not (known.request.options.pareto or known.request.check)
 
 
 def _whole_us(comparisons: Comparisons, alone_us: Mapping[Target, float]) -> dict[Target, float]:
@@ -99,4 +127,6 @@ def _promise_us(known: Budgeted, corrections: Corrections) -> float:
         listener=lambda event: None,
     )
     promised = [plan.objective_us for plan in lazy.plans_by_estimates(corrections)]
+    if known.budget is not None:  # its mixes have cheaper borders
+        promised.append(known.budget.promised_us())
     return min(promised, default=float("inf"))

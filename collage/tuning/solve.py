@@ -167,10 +167,14 @@ def evaluate(refined: Refined) -> Refined:
         NoPlanError: none passes.
     """
     task = refined.task
-    check: PlanCheck | None = refined.request.check if task is None else TaskProof(task)
+    check: PlanCheck | None = (
+        refined.request.check if task is None else refined.proof or TaskProof(task)
+    )
     if check is None:
         return refined
     with refined.run.stage("evaluate", "evaluating plans, the fastest first"):
         every = Evaluation(check, refined.timer, refined.sub_models, refined.sampling)
         judge = every.beside_exact()
-        return replace(refined, judge=judge).returning(judge.passing(refined.winner))
+        winner = refined.winner
+        passing = winner if winner is refined.proven else judge.passing(winner)
+        return replace(refined, judge=judge).returning(passing)

@@ -150,13 +150,16 @@ class Baselines(Allowed):
 
     def exact_us(self, latencies_us: Mapping[Target, float]) -> dict[Target, float]:
         """Those of some whole models' latencies whose targets compute exactly."""
+        return self.single_targets.within(self.exact_error, latencies_us)
+
+    @property
+    def exact_error(self) -> float:
+        """The error of the whole model up to which targets compute exactly."""
         limit = self.error_limits.exact_limit
-        if self.task is not None:
-            rows = self.single_targets.rows().values()
-            limit = max(
-                limit, exact_limit(r.error or 0.0 for r in rows if r and r.latency_us is not None)
-            )
-        return self.single_targets.within(limit, latencies_us)
+        if self.task is None:
+            return limit
+        rows = self.single_targets.rows().values()
+        return max(limit, exact_limit(r.error or 0.0 for r in rows if r and r.latency_us is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +169,12 @@ class Budgeted(Baselines):
     Args:
         budget: finds mixes within the tolerance; None where there is no room for any.
         proposed: plans to time before the search.
+        wholes_first: no mixes are proposed yet, since a whole model may leave them nothing to gain.
     """
 
     budget: BudgetSearch | None
     proposed: Sequence[TimedPlan]
+    wholes_first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +189,8 @@ class Timed(Budgeted):
         promised: what the best target for each part would save; None where that is not known.
         wholes: the whole models that ran.
         ended_early: why no plans are searched; None where they are.
+        proof: has judged plans on the samples that prove; None where none was judged yet.
+        proven: the plan that it let pass.
     """
 
     timer: PlanTimer
@@ -193,6 +200,8 @@ class Timed(Budgeted):
     promised: float | None = None
     wholes: Sequence[TimedPlan] = ()
     ended_early: str | None = None
+    proof: TaskProof | None = None
+    proven: TimedPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

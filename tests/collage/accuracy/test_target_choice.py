@@ -14,7 +14,11 @@ from tests.partitioner.graphs import text_model
 FAST, OTHER = Target.parse("openvino"), Target.parse("onnxruntime")
 BF16, INT8 = Target.parse("openvino -precision=bf16"), Target.parse("onnxruntime -quant=dynamic_int8")
 NODES = "g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"
-TIMES = {FAST: (10.0, 10.0, 10.0, 10.0), OTHER: (4.0, 4.0, 18.0, 18.0)}
+TIMES = {
+    FAST: (10.0, 10.0, 10.0, 10.0),
+    OTHER: (4.0, 4.0, 18.0, 18.0),
+    INT8: (5.0, 5.0, 5.0, 5.0),
+}
 
 
 def row(us: float, error: float = 1e-6) -> CostRow:
@@ -112,12 +116,42 @@ def test_more_promising_of_two_inner_targets_is_mixed_in() -> None:
     plain = Target.parse("openvino")
     static, weights = (Target.parse(f"openvino -quant={kind}_int8") for kind in ("static", "weights"))
     rows = {plain: row(40.0), static: row(20.0, 0.03), weights: row(24.0, 0.015), BF16: row(30.0, 0.02)}
-    estimates = known(plain, static, weights, BF16)
+    estimates = known(plain, static, weights)
+    estimates.learn(BF16, dict.fromkeys(range(4), 5.0))
     chosen = choose_targets(rows, estimates, goal=0.01)
     assert chosen.reduced == (weights, BF16)
     assert chosen.refused == (f"{static} promises less than {weights} in one partition with {plain}",)
     assert choose_targets(rows, estimates, goal=0.05).reduced == (BF16, static)
     assert choose_targets(rows, estimates).reduced == (BF16, static)
+
+
+@pytest.mark.parametrize(
+    ("bf16_error", "int8_us", "reduced"),
+    [
+        (0.02, 5.8, (BF16,)),  # it errs more, and is hardly faster
+        (0.02, 4.0, (BF16, INT8)),
+        (0.055, 7.0, (BF16,)),  # it errs about as much, and is slower
+        (0.08, 7.0, (INT8, BF16)),
+    ],
+)
+def test_no_target_is_mixed_that_neither_time_nor_error_favors(
+    bf16_error: float, int8_us: float, reduced: tuple[Target, ...]
+) -> None:
+    rows = {FAST: row(40.0), BF16: row(24.0, bf16_error), INT8: row(4 * int8_us, 0.05)}
+    estimates = known(FAST, BF16)
+    estimates.learn(INT8, dict.fromkeys(range(4), int8_us))
+    chosen = choose_targets(rows, estimates)
+    assert chosen.reduced == reduced
+    left_out = [f"{INT8} is hardly faster anywhere than {BF16}, with no smaller error"]
+    assert list(chosen.refused) == (left_out if INT8 not in reduced else [])
+
+
+def test_a_target_of_the_bases_partition_stays_beside_one_that_errs_as_much() -> None:
+    plain, int8 = Target.parse("openvino"), Target.parse("openvino -quant=static_int8")
+    rows = {plain: row(40.0), int8: row(20.0, 0.05), INT8: row(20.0, 0.04)}
+    estimates = known(plain, INT8)
+    estimates.learn(int8, dict.fromkeys(range(4), 5.0))
+    assert choose_targets(rows, estimates).reduced == (int8,)
 
 
 def test_reduced_runtime_nearly_the_fastest_is_the_base() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import collage
@@ -19,6 +20,7 @@ from collage.accuracy.task import Task, TaskJudge, TaskProof, TaskSamples, task_
 from collage.accuracy.task_errors import search_task
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import write_samples
+from collage.backends.testing.simulated import round_values
 from collage.cli.summary import evaluation_text
 from collage.events import ignore
 from collage.metrics.drop import Bound
@@ -77,6 +79,46 @@ def test_a_wide_bound_is_spent_and_a_tight_one_kept(folder: Path) -> None:
     tight = _tune(folder, max_drop=1e-4)
     assert tight.report["evaluation"]["drop"] <= 1e-4
     assert _reduced(tight) < 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_whole_model_that_is_proven_ends_the_search(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    """No estimate promises more, as stated here; where it fails the proof, mixes are searched all the same."""
+    monkeypatch.setattr("collage.tuning.early_end.reason_to_end", lambda *known: "ended early: stated")
+    with np.load(folder / "inputs.npz") as stored:
+        samples = stored["r0"]
+    if not passes:  # searched samples that bf16 gives the same classes
+        samples = np.concatenate([np.repeat(_unmoved(folder, samples)[None], 40, axis=0), samples[:40]])
+    np.savez(tmp_path / "inputs.npz", r0=samples)
+    told: list[str] = []
+    artifact = _tune(
+        folder,
+        inputs=tmp_path / "inputs.npz",
+        max_drop=0.5 if passes else 1e-4,
+        fresh=True,
+        on_event=lambda event: told.append(event.message),
+    )
+    ended = any("ended early" in text for text in artifact.report["warnings"])
+    assert ended is passes
+    assert any("mixes of" in text for text in told) is not passes
+    assert (_reduced(artifact) == 12) is passes
+    assert (artifact.report["evaluation"]["proof_attempts"] == 1) is passes
+
+
+def _unmoved(folder: Path, samples: np.ndarray) -> np.ndarray:
+    """The first sample of which the plain model and the rounded one give the same classes."""
+    model = Model.open(normalize(folder / "layers.onnx", folder / "rounded", {}).path)
+    round_values(model.ir, ir.DataType.BFLOAT16)
+    ir.save(model.ir, folder / "rounded.onnx")
+    plain, rounded = (reference_session(folder / name) for name in ("layers.onnx", "rounded.onnx"))
+
+    def classes(session: Any, sample: np.ndarray) -> np.ndarray:
+        return run_session(session, {"r0": sample}, ["r6"])["r6"].argmax(axis=-1)
+
+    return next(s for s in samples if (classes(plain, s) == classes(rounded, s)).all())
 
 
 @pytest.mark.slow

@@ -156,6 +156,28 @@ def test_plan_is_not_dropped_for_disturbed_rounds(
     assert [len(timing.samples_us) for timing in timings] == [12, rounds, 12]
 
 
+@pytest.mark.parametrize(
+    ("sure_error", "rounds"), [(math.inf, [12, 4, 12, 4]), (EXACT_ERROR, [12, 12, 12, 4])]
+)
+def test_what_a_judge_may_refuse_drops_no_plan(
+    comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch, sure_error: float, rounds: list[int]
+) -> None:
+    """The first plan and the last are exact, and the third one, the fastest, is rounded."""
+    stated_us = (200.0, 150.0, 100.0, 300.0)
+
+    def stated(plan: _BuiltPlan, sample: object) -> None:
+        plan.samples.append(stated_us[plan.position])
+        plan.waits.append(0.0)
+        plan.steps.append([plan.samples[-1]])
+
+    monkeypatch.setattr("collage.timing.child._time_block", stated)
+    monkeypatch.setattr("collage.timing.child.QUIET_SHARE", math.inf)
+    targets = ("onnxruntime", "simulated", "simulated", "onnxruntime -opt=none")
+    plans = tuple(PlanSteps((PlanStep("whole", Target.parse(target)),)) for target in targets)
+    asked = replace(comparison, plans=plans, rounds=12, sure_error=sure_error)
+    assert [len(timing.samples_us) for timing in run_rounds(asked, [])] == rounds
+
+
 @pytest.mark.slow
 def test_the_cores_are_watched_while_real_plans_run(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch

@@ -8,12 +8,13 @@ from typing import cast
 
 import pytest
 
+from collage.accuracy.budget_search import BudgetSearch
 from collage.deadline import Deadline
 from collage.learning.advice import NO_ADVICE
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.timing.request import NO_TIME, PlanTiming
-from collage.tuning.early_end import early_end, reason_to_end
+from collage.tuning.early_end import early_end, reason_to_end, wholes_first
 from collage.tuning.stages import Budgeted
 from tests.collage.refinement.stated_timers import StatedTimer
 from tests.collage.stated_world import FREE, INFINITE, TARGETS, StatedCosts, World
@@ -53,8 +54,16 @@ def test_a_target_without_another_to_beat_does_not_end_the_search(
     assert reason_to_end(FAST, times_us, lambda: 1000.0) is None
 
 
+def _budget(promised_us: float) -> BudgetSearch:
+    return cast(BudgetSearch, SimpleNamespace(promised_us=lambda: promised_us))
+
+
 def _reason(
-    whole_us: Sequence[float], disturbed: int = 0, left_out_us: float | None = None
+    whole_us: Sequence[float],
+    disturbed: int = 0,
+    left_out_us: float | None = None,
+    budget: BudgetSearch | None = None,
+    **asked: object,
 ) -> str | None:
     """Why no search follows comparisons of three targets, the last of which may not have been compiled in time."""
     world = World(24, 3)
@@ -73,7 +82,8 @@ def _reason(
         transitions=world.transitions,
         left_out={},
         specs=TARGETS,
-        budget=None,
+        budget=budget,
+        request=_request(**asked),
         advice=NO_ADVICE,
         single_targets=SimpleNamespace(latencies_us=lambda: alone_us),
         costs=StatedCosts(world.truth, most=0),
@@ -82,6 +92,48 @@ def _reason(
         deadline=Deadline(search_s=INFINITE),
     )
     return early_end(cast(Budgeted, known), comparisons, 0.0)
+
+
+def _request(pareto: bool = False, check: object = None) -> SimpleNamespace:
+    options = SimpleNamespace(pareto=pareto, metric="max", tolerance=0.05)
+    return SimpleNamespace(options=options, check=check)
+
+
+@pytest.mark.parametrize(("promised_us", "ends"), [(1000.0, True), (985.0, True), (970.0, False)])
+def test_a_whole_model_within_a_budget_ends_it_where_no_mix_promises_more(
+    promised_us: float, ends: bool
+) -> None:
+    reason = _reason((1000.0, 1600.0, 1700.0), budget=_budget(promised_us))
+    assert (reason is not None) is ends
+
+
+@pytest.mark.parametrize("asked", [{"pareto": True}, {"check": object()}], ids=("front", "check"))
+def test_a_front_or_a_check_of_the_callers_own_is_searched_for(asked: dict[str, object]) -> None:
+    assert _reason((1000.0, 1600.0, 1700.0), budget=_budget(1000.0), **asked) is None
+    assert _reason((1000.0, 1600.0, 1700.0), **asked) is not None  # there is nothing to mix
+
+
+@pytest.mark.parametrize(
+    ("alone_us", "promised_us", "error", "first"),
+    [
+        ((1000.0, 1600.0), 1000.0, 0.04, True),
+        ((1000.0, 1600.0), 970.0, 0.04, False),
+        ((1000.0, 1400.0), 1000.0, 0.04, False),
+        # It errs too much to be returned.
+        ((1000.0, 1600.0), 1000.0, 0.06, False),
+    ],
+)
+def test_whole_models_run_before_mixes_that_promise_nothing(
+    alone_us: tuple[float, float], promised_us: float, error: float, first: bool
+) -> None:
+    known_us = dict(zip((FAST, SLOW), alone_us, strict=True))
+    errors = {FAST: error, SLOW: 0.0}
+    singles = SimpleNamespace(
+        latencies_us=lambda: known_us,
+        within=lambda limit, us: {t: v for t, v in us.items() if errors[t] <= limit},
+    )
+    known = cast(Budgeted, SimpleNamespace(single_targets=singles, request=_request(), task=None))
+    assert wholes_first(known, _budget(promised_us)) is first
 
 
 def test_a_lead_in_disturbed_rounds_does_not_end_the_search() -> None:

@@ -146,7 +146,7 @@ def test_no_target_is_mixed_that_neither_time_nor_error_favors(
     assert list(chosen.refused) == (left_out if INT8 not in reduced else [])
 
 
-def test_a_target_of_the_bases_partition_stays_beside_one_that_errs_as_much() -> None:
+def test_a_target_of_the_base_stays_beside_one_that_errs_as_much() -> None:
     plain, int8 = Target.parse("openvino"), Target.parse("openvino -quant=static_int8")
     rows = {plain: row(40.0), int8: row(20.0, 0.05), INT8: row(20.0, 0.04)}
     estimates = known(plain, INT8)

@@ -15,7 +15,11 @@ _PLAIN, _INT8 = Target.parse("onnxruntime"), Target.parse("onnxruntime -int8=dyn
 
 
 def _emit_s(
-    monkeypatch: pytest.MonkeyPatch, target: Target, weights_bytes: int = 0, ingest_s: float = 9.0
+    monkeypatch: pytest.MonkeyPatch,
+    target: Target,
+    weights_bytes: int = 0,
+    ingest_s: float = 9.0,
+    is_part: bool = False,
 ) -> float:
     """Seconds of writing where compiling took 4 s, a call 0.1 s, and a reference 3 s."""
     monkeypatch.setattr(baselines, "total_bytes", lambda _: weights_bytes)
@@ -27,7 +31,7 @@ def _emit_s(
             runner=SimpleNamespace(facts=lambda t: SimpleNamespace(preparation=prepares[t])),
         ),
         sampling=SimpleNamespace(compared=[], proof_s=lambda is_rewritten: 3.0 * is_rewritten),
-        request=SimpleNamespace(options=SimpleNamespace(time_limit_s=60.0)),
+        request=SimpleNamespace(options=SimpleNamespace(time_limit_s=60.0), is_part=is_part),
         model=SimpleNamespace(ir=SimpleNamespace(graph=SimpleNamespace(initializers={}))),
     )
     singles: Any = SimpleNamespace(rows=lambda: {target: row}, seconds={})
@@ -46,3 +50,7 @@ def test_large_weights_take_time_to_copy_but_no_more_than_reading_did(
     small_s = _emit_s(monkeypatch, _PLAIN)
     assert _emit_s(monkeypatch, _PLAIN, 200_000_000) == pytest.approx(small_s + 4.0)
     assert _emit_s(monkeypatch, _PLAIN, 2_000_000_000) == pytest.approx(small_s + 9.0)
+
+
+def test_a_search_within_a_range_of_sizes_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _emit_s(monkeypatch, _PLAIN, is_part=True) == 0.0

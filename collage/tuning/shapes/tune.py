@@ -219,7 +219,12 @@ def _measured(
 
 
 def _is_late(run: Run, request: TuneRequest, sampling: Sampling) -> bool:
-    """True when there is no time for a search at a shape, by what the reference took there."""
+    """True when there is no time for a search at a shape, by what the reference took there.
+
+    It never is where partitions are rewritten: int8 that is fitted to small inputs errs more than at other sizes.
+    """
+    if any(fact.preparation is not None for fact in run.runner.check(request.targets)):
+        return False
     limit_s = request.options.time_limit_s
     seconds = run.clock.total_s + _SEARCH_RUNS * sampling.chosen_by.seconds
     return limit_s is not None and seconds > _SEARCH_SHARE * limit_s

@@ -65,7 +65,7 @@ def test_samples_of_a_shape_are_a_file_again(tmp_path: Path) -> None:
 def test_tuning_takes_samples_of_several_sizes(tmp_path: Path) -> None:
     path = _folder(tmp_path, _chain_sample(1, 13), _chain_sample(1, 30))
     dims = {"batch": "1", "length": "2..40"}
-    options: dict[str, Any] = {"dims": dims, "inputs": path, "time_limit_s": 2.0}
+    options: dict[str, Any] = {"dims": dims, "inputs": path, "time_limit_s": 20.0}
     report = read_report(tuned(models.chain(), ["onnxruntime"], tmp_path, **options).path)
     assert report["sampled_inputs"] == "given"
     sizes = [row["sizes"]["length"] for row in report["shapes"]["rows"]]

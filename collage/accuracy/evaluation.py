@@ -307,15 +307,13 @@ class Evaluation:
         return exact_limit(entry.exactness for entry in self.timer.entries)
 
     def _session(self, entry: TimedPlan) -> PlanSession:
-        folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))
-        return PlanSession(
-            self.regions,
-            entry.plan,
-            folder,
-            self.samples.threads,
-            self.samples.cache_dir,
-            self.samples.cancel,
-        )
+        return session_of(entry.plan, self.regions, self.samples)
+
+
+def session_of(plan: Plan, regions: RegionFiles, samples: Sampling) -> PlanSession:
+    """A session of a plan, with a folder of its own among those of the run."""
+    folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=samples.work_dir))
+    return PlanSession(regions, plan, folder, samples.threads, samples.cache_dir, samples.cancel)
 
 
 def load_function(text: str) -> Callable[[Any], float]:

@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.comparison import Expected
+from collage.backends.numerics.mapped_values import Placed, mapped_values, write_values
 from collage.backends.numerics.reference import (
     reference_session,
     run_reference,
@@ -47,7 +50,8 @@ Sample = Mapping[str, np.ndarray]
 
 # All intermediate values are kept when they fit in this; else only those that were asked for.
 _KEEP_ALL_BYTES = 1 << 30
-_ALIGNMENT = 64
+# So many samples are computed several at once.
+_MANY = 64
 _INGEST_TIMEOUT_S = 600.0
 _REFERENCE_TIMEOUT_S = 1800.0
 LONGEST_TIES_S = 20.0
@@ -344,57 +348,31 @@ class Reference:
         for file in folder.glob(f"{path.name}*"):
             file.unlink()
         for position, known in enumerate(self._known):
-            known |= _mapped(folder / f"{position}.bin", placed[position])
+            known |= mapped_values(folder / f"{position}.bin", placed[position])
         self._has_values = True
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """Where a value lies in a file of values; text is kept here, since it has no fixed size."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    text: tuple[str, ...] = ()
 
 
 def _reference_values(
     path: Path, folder: Path, names: list[str], repeated: list[str]
-) -> list[dict[str, _Placed]] | None:
+) -> list[dict[str, Placed]] | None:
     """Write each sample's values to one file (runs in the child).
 
     Args:
         repeated: values that must come out the same twice; None is returned where they do not.
     """
     session = reference_session(path)
-    placed: list[dict[str, _Placed]] = []
-    for position, inputs in enumerate(stored_samples(folder / "samples.npz", ())):
+
+    def compute(position: int, inputs: Sample) -> dict[str, Placed] | None:
         made = run_session(session, inputs, names)
         again = run_session(session, inputs, names) if repeated else made
         if any(not np.array_equal(made[name], again[name]) for name in repeated):
             return None
-        placed.append({})
-        with (folder / f"{position}.bin").open("wb") as file:
-            for name in names:
-                array = np.ascontiguousarray(made[name]).reshape(made[name].shape)
-                file.seek(-file.tell() % _ALIGNMENT, 1)
-                text = tuple(map(str, array.reshape(-1))) if array.dtype == object else ()
-                placed[-1][name] = _Placed(array.dtype.name, array.shape, file.tell(), text)
-                if array.dtype != object:
-                    file.write(array.tobytes())
-            file.truncate(file.tell() + _ALIGNMENT)
-    return placed
+        return write_values(folder / f"{position}.bin", {name: made[name] for name in names})
 
-
-def _mapped(path: Path, places: Mapping[str, _Placed]) -> dict[str, np.ndarray]:
-    """Views into one mapped file: a map for each value would use up the file descriptors."""
-    whole = np.memmap(path, dtype=np.uint8, mode="r")
-    found: dict[str, np.ndarray] = {}
-    for name, place in places.items():
-        if place.dtype == "object":
-            found[name] = np.array(place.text, dtype=object).reshape(place.shape)
-            continue
-        dtype = np.dtype(place.dtype)
-        size = math.prod(place.shape) * dtype.itemsize
-        found[name] = whole[place.offset : place.offset + size].view(dtype).reshape(place.shape)
-    return found
+    samples = stored_samples(folder / "samples.npz", ())
+    # A run has one thread and is the same beside others. Of few samples all values may be kept, and memory is short.
+    threads = default_threads() if len(samples) >= _MANY and not repeated else 1
+    with ThreadPoolExecutor(threads) as pool:
+        placed = list(pool.map(compute, range(len(samples)), samples))
+    known = [places for places in placed if places is not None]
+    return known if len(known) == len(placed) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collage.deadline import NO_DEADLINE, Deadline
@@ -234,10 +234,11 @@ class Comparisons:
         """What each single target took in the comparisons so far; empty before the first."""
         return {e.plan.partitions[0].target: e.latency_us for e in self.singles if e.timed}
 
-    def lead(self) -> float:
-        """Time of the best plan so far over that of the best single target; 1 where that is not known."""
+    def lead(self, targets: Collection[Target]) -> float:
+        """Time of the best plan so far over that of the best of some single targets; 1 where that is not known."""
         standings = self.standings
-        singles = [standings.ratio(entry) for entry in self.singles if standings.may_win(entry)]
+        own = [entry for entry in self.singles if entry.plan.partitions[0].target in targets]
+        singles = [standings.ratio(entry) for entry in own if standings.may_win(entry)]
         leaders = [standings.ratio(entry) for entry in standings.leaders()]
         return min([*leaders, *singles]) / min(singles) if singles else 1.0
 

@@ -41,7 +41,7 @@ def lay_out(
     index = comparisons.model.index
     shares_us = estimates.shares_us()
     plans = layouts(index, candidates.candidates, estimates)
-    least_us = min(exact_us.values(), default=0.0) * comparisons.lead()
+    least_us = min(exact_us.values(), default=0.0) * comparisons.lead(exact_us)
     near = [t for t, us in exact_us.items() if us <= _WORTH_A_LAYOUT * least_us and t in plans]
     # How a target compares that refuses a node or two, nothing else would say.
     whole = {c.target for c in candidates.candidates if c.nodes == index.all_nodes}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from collage.accuracy.budget_search import BudgetSearch
-from collage.accuracy.evaluation import Evaluation
+from collage.accuracy.evaluation import Evaluation, session_of
 from collage.accuracy.target_choice import MUCH_SLOWER, choose_targets
 from collage.accuracy.task import TaskJudge, TaskProof
 from collage.accuracy.task_errors import search_task
@@ -31,11 +31,12 @@ from collage.refinement.target_variants import (
     worth_mixing,
 )
 from collage.search.corrections import Corrections
+from collage.search.fixed_plans import single_plan
 from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import expected_plan_s, without_plans
 from collage.timing.timed_plan import TimedPlan
-from collage.tuning.early_end import early_end, wholes_first
+from collage.tuning.early_end import early_end, sole_leader
 from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
@@ -135,11 +136,24 @@ def propose_plans(baselines: Baselines) -> Budgeted:
     inspection = Inspection(baselines.model, run.listener, run.cancel)
     known = _with_common_forms(baselines, inspection)
     budget = _error_budget(known)
-    waits = budget is not None and not known.out_of_time and wholes_first(known, budget)
+    waits = budget is not None and not known.out_of_time and _whole_may_settle(known, budget)
     proposed = [] if budget is None or waits else budget.propose(known.error_limits.tolerances)
     if known.request.searches and not known.out_of_time:
         proposed += _variants(known, inspection)
     return Budgeted(**vars(known), budget=budget, proposed=proposed, wholes_first=waits)
+
+
+def _whole_may_settle(known: Baselines, budget: BudgetSearch) -> bool:
+    """Whether one target for the whole model leaves mixes nothing to gain, and keeps the task on the searched samples."""
+    leader = sole_leader(known, budget)
+    if leader is None or known.task is None:
+        return leader is not None
+    judge = TaskJudge(known.task, known.task.searched)
+    with session_of(single_plan(known.model, leader), known.sub_models, known.sampling) as session:
+        reason = judge.refusal(session)
+    if reason is not None:
+        known.run.listener(Event("accuracy", f"{leader} alone is too far off: {reason}"))
+    return reason is None
 
 
 def _with_common_forms(known: Baselines, inspection: Inspection) -> Baselines:
@@ -285,7 +299,7 @@ def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target |
     """The fastest exact target, since all others may fail an evaluation; None where there is none, or nothing is evaluated."""
     if known.task is None and known.request.check is None:
         return None
-    exact_us = known.exact_us(latencies_us)
+    exact_us = known.single_targets.within(known.fp32_error, latencies_us)
     return min(exact_us, key=exact_us.__getitem__, default=None)
 
 

@@ -41,14 +41,18 @@ def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str
         return None
     if (reason := known.advice.against_search(promised)) is not None:
         return reason
-    whole_us = _whole_us(comparisons, known.single_targets.latencies_us())
     corrections = comparisons.corrected(Corrections())
     leader = fastest.plan.partitions[0].target
+    if known.budget is not None and fastest.exactness > known.exact_error:
+        # Only mixes could be faster, and all that is known of those are these estimates.
+        promise_us = _promise_us(known, corrections)
+        return reason_to_mix_nothing(leader, comparisons.at_known_pace_us(fastest), promise_us)
+    whole_us = _whole_us(comparisons, known.single_targets.latencies_us())
     return reason_to_end(leader, whole_us, lambda: _promise_us(known, corrections))
 
 
-def wholes_first(known: Baselines, budget: BudgetSearch) -> bool:
-    """Whether whole models run in turn before any mix is tried: by what each took alone, mixes have nothing to gain.
+def sole_leader(known: Baselines, budget: BudgetSearch) -> Target | None:
+    """The target beside which mixes have nothing to gain, by what whole models took alone; None where there is none.
 
     Args:
         known: the run.
@@ -59,9 +63,27 @@ def wholes_first(known: Baselines, budget: BudgetSearch) -> bool:
     if known.task is None and options.metric == "max":
         alone_us = known.single_targets.within(options.tolerance, alone_us)
     leader = min(alone_us, key=alone_us.__getitem__, default=None)
-    if leader is None or not _may_settle(known, budget):
-        return False
-    return reason_to_end(leader, alone_us, budget.promised_us) is not None
+    # Where the leader computes exactly, that others are near says more than profiles do.
+    if leader is None or leader in budget.chosen.exact or not _may_settle(known, budget):
+        return None
+    reason = reason_to_mix_nothing(leader, alone_us[leader], budget.promised_us())
+    return None if reason is None else leader
+
+
+def reason_to_mix_nothing(leader: Target, leader_us: float, promise_us: float) -> str | None:
+    """Why no mix is worth trying beside a whole model that keeps an accuracy budget; None where one is.
+
+    Args:
+        leader: its target.
+        leader_us: what it takes.
+        promise_us: what the best mix would take whatever it errs, by optimistic estimates.
+    """
+    if promise_us < leader_us * (1 - _WORTH_SEARCHING):
+        return None
+    return (
+        f"ended early: {leader} keeps the budget, and no mix promises to save more than {_WORTH_SEARCHING:.0%} whatever it "
+        "errs"
+    )
 
 
 def _may_settle(known: Baselines, budget: BudgetSearch | None) -> bool:

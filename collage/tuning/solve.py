@@ -53,8 +53,8 @@ def search(timed: Timed) -> Searched:
         corrections = explore(timed.comparisons, lazy, corrections)
     # What a pin or a limit forbids is no plan to stop at.
     exact = timed.exact_us(corrections.single_target_us).items()
-    allowed = [us for t, us in exact if timed.keeps(single_plan(timed.model, t))]
-    incumbent_us = min(allowed, default=float("inf")) * timed.comparisons.lead()
+    allowed = {t: us for t, us in exact if timed.keeps(single_plan(timed.model, t))}
+    incumbent_us = min(allowed.values(), default=float("inf")) * timed.comparisons.lead(allowed)
     with timed.run.stage("measure", "searching"):
         try:
             solution = lazy.run(options.plans, incumbent_us, corrections)

@@ -156,10 +156,13 @@ class Baselines(Allowed):
     def exact_error(self) -> float:
         """The error of the whole model up to which targets compute exactly."""
         limit = self.error_limits.exact_limit
-        if self.task is None:
-            return limit
+        return limit if self.task is None else max(limit, self.fp32_error)
+
+    @property
+    def fp32_error(self) -> float:
+        """The same, whatever error the caller allows."""
         rows = self.single_targets.rows().values()
-        return max(limit, exact_limit(r.error or 0.0 for r in rows if r and r.latency_us is not None))
+        return exact_limit(r.error or 0.0 for r in rows if r and r.latency_us is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

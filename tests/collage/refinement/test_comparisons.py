@@ -38,7 +38,9 @@ def test_target_that_joins_is_a_single_target_with_its_latency() -> None:
     assert list(joined.singles_us()) == [FIRST, SECOND, THIRD]
     # The value before it stays as it was.
     assert list(comparisons.singles_us()) == [FIRST, SECOND]
-    assert joined.lead() == 1.0 and comparisons.lead() == pytest.approx(0.5)
+    assert joined.lead(TARGETS) == 1.0 and comparisons.lead(TARGETS) == pytest.approx(0.5)
+    # Of a budget's runs only targets that compute exactly are asked for.
+    assert joined.lead([FIRST, SECOND]) == pytest.approx(0.5)
 
 
 def test_plans_that_miss_their_tolerance_are_replaced_until_none_does() -> None:

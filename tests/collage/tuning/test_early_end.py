@@ -9,12 +9,13 @@ from typing import cast
 import pytest
 
 from collage.accuracy.budget_search import BudgetSearch
+from collage.accuracy.target_choice import TargetChoice
 from collage.deadline import Deadline
 from collage.learning.advice import NO_ADVICE
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.timing.request import NO_TIME, PlanTiming
-from collage.tuning.early_end import early_end, reason_to_end, wholes_first
+from collage.tuning.early_end import early_end, reason_to_end, reason_to_mix_nothing, sole_leader
 from collage.tuning.stages import Budgeted
 from tests.collage.refinement.stated_timers import StatedTimer
 from tests.collage.stated_world import FREE, INFINITE, TARGETS, StatedCosts, World
@@ -55,7 +56,8 @@ def test_a_target_without_another_to_beat_does_not_end_the_search(
 
 
 def _budget(promised_us: float) -> BudgetSearch:
-    return cast(BudgetSearch, SimpleNamespace(promised_us=lambda: promised_us))
+    chosen = TargetChoice(exact=(SLOW,))
+    return cast(BudgetSearch, SimpleNamespace(promised_us=lambda: promised_us, chosen=chosen))
 
 
 def _reason(
@@ -63,6 +65,7 @@ def _reason(
     disturbed: int = 0,
     left_out_us: float | None = None,
     budget: BudgetSearch | None = None,
+    exact_error: float = 0.0,
     **asked: object,
 ) -> str | None:
     """Why no search follows comparisons of three targets, the last of which may not have been compiled in time."""
@@ -83,6 +86,7 @@ def _reason(
         left_out={},
         specs=TARGETS,
         budget=budget,
+        exact_error=exact_error,
         request=_request(**asked),
         advice=NO_ADVICE,
         single_targets=SimpleNamespace(latencies_us=lambda: alone_us),
@@ -94,7 +98,7 @@ def _reason(
     return early_end(cast(Budgeted, known), comparisons, 0.0)
 
 
-def _request(pareto: bool = False, check: object = None) -> SimpleNamespace:
+def _request(pareto: object = False, check: object = None) -> SimpleNamespace:
     options = SimpleNamespace(pareto=pareto, metric="max", tolerance=0.05)
     return SimpleNamespace(options=options, check=check)
 
@@ -103,8 +107,12 @@ def _request(pareto: bool = False, check: object = None) -> SimpleNamespace:
 def test_a_whole_model_within_a_budget_ends_it_where_no_mix_promises_more(
     promised_us: float, ends: bool
 ) -> None:
-    reason = _reason((1000.0, 1600.0, 1700.0), budget=_budget(promised_us))
-    assert (reason is not None) is ends
+    """However near other runtimes are, if it computes less than exactly."""
+    budget = _budget(promised_us)
+    assert (_reason((1000.0, 1600.0, 1700.0), budget=budget) is not None) is ends
+    near = _reason((1000.0, 1200.0, 1700.0), budget=budget)
+    assert near == (reason_to_mix_nothing(TARGETS[0], 1000.0, promised_us) if ends else None)
+    assert _reason((1000.0, 1200.0, 1700.0), budget=budget, exact_error=INFINITE) is None
 
 
 @pytest.mark.parametrize("asked", [{"pareto": True}, {"check": object()}], ids=("front", "check"))
@@ -114,26 +122,26 @@ def test_a_front_or_a_check_of_the_callers_own_is_searched_for(asked: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("alone_us", "promised_us", "error", "first"),
+    ("fast_us", "promised_us", "error", "leads"),
     [
-        ((1000.0, 1600.0), 1000.0, 0.04, True),
-        ((1000.0, 1600.0), 970.0, 0.04, False),
-        ((1000.0, 1400.0), 1000.0, 0.04, False),
+        (1000.0, 1000.0, 0.04, True),
+        (1000.0, 970.0, 0.04, False),
         # It errs too much to be returned.
-        ((1000.0, 1600.0), 1000.0, 0.06, False),
+        (1000.0, 1000.0, 0.06, False),
+        # The exact target is faster.
+        (1700.0, 1700.0, 0.04, False),
     ],
 )
 def test_whole_models_run_before_mixes_that_promise_nothing(
-    alone_us: tuple[float, float], promised_us: float, error: float, first: bool
+    fast_us: float, promised_us: float, error: float, leads: bool
 ) -> None:
-    known_us = dict(zip((FAST, SLOW), alone_us, strict=True))
     errors = {FAST: error, SLOW: 0.0}
     singles = SimpleNamespace(
-        latencies_us=lambda: known_us,
+        latencies_us=lambda: {FAST: fast_us, SLOW: 1600.0},
         within=lambda limit, us: {t: v for t, v in us.items() if errors[t] <= limit},
     )
     known = cast(Budgeted, SimpleNamespace(single_targets=singles, request=_request(), task=None))
-    assert wholes_first(known, _budget(promised_us)) is first
+    assert sole_leader(known, _budget(promised_us)) == (FAST if leads else None)
 
 
 def test_a_lead_in_disturbed_rounds_does_not_end_the_search() -> None:

@@ -101,12 +101,7 @@ class GivenSamples:
         Returns:
             None where there is none, and none can be made safely.
         """
-        own = [
-            sample
-            for found, sample in self._sized
-            if all(found.get(name) == sizes[name] for name in self._dims)
-        ]
-        if own:
+        if own := self.own(sizes):
             return ShapeSamples(own, "given")
         shapes = {s.name: s.static_shape for s in specs_at(self._specs, self._axes, sizes)}
         for _, sample in sorted(self._sized, key=lambda sized: self._distance(sized[0], sizes)):
@@ -114,6 +109,14 @@ class GivenSamples:
             if made is not None:
                 return ShapeSamples([made], "derived")
         return None
+
+    def own(self, sizes: Mapping[str, int]) -> list[Sample]:
+        """The samples that have this very shape."""
+        return [
+            sample
+            for found, sample in self._sized
+            if all(found.get(name) == sizes[name] for name in self._dims)
+        ]
 
     def _distance(self, found: Mapping[str, int], sizes: Mapping[str, int]) -> float:
         return sum(abs(math.log((found[n] + 0.5) / (sizes[n] + 0.5))) for n in self._dims if n in found)
@@ -219,13 +222,17 @@ class SampledShape:
 def read_shapes(
     run: Run, request: TuneRequest, free: Model, space: ShapeSpace, given: GivenSamples
 ) -> list[SampledShape]:
-    """The representative shapes with their inputs: that of the search, both ends, and others while there is time."""
+    """The representative shapes with their inputs: that of the search, both ends, and others while there is time.
+
+    Of the others those that the user gave samples for come first.
+    """
     limit_s = request.options.time_limit_s
     share_s = math.inf if limit_s is None else _READING_SHARE * limit_s
     until_s = run.clock.begin_s + share_s + _READING_S
     main = main_shape(space.shapes)
     needed = needed_shapes(space.shapes)
-    order = list(dict.fromkeys((*sorted(needed), *in_order(space.shapes))))
+    own = [i for i, shape in enumerate(space.shapes) if given.own(shape.sizes)]
+    order = list(dict.fromkeys((*sorted(needed), *own, *in_order(space.shapes))))
     found: dict[int, SampledShape] = {}
     latest_s = 0.0
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:

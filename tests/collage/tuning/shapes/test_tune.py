@@ -331,8 +331,8 @@ def test_a_limit_is_kept_for_many_sizes_and_the_artifact_is_right(
         raising=False,
     )
     dims = {"batch": 1, "length": "2,5,9,17,40"}
-    made = tuned(shape_models.chain(), _TARGETS, tmp_path, dims=dims, time_limit_s=1.0)
-    assert made.report["seconds"]["total"] < 1.25 * 1.0 + 10
+    made = tuned(shape_models.chain(), _TARGETS, tmp_path, dims=dims, time_limit_s=4.0)
+    assert made.report["seconds"]["total"] < 1.25 * 4.0 + 10
     (told,) = [
         text for text in made.report["warnings"] if text.startswith("for all sizes the time limit")
     ]

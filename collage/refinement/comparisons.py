@@ -57,6 +57,7 @@ class Comparisons:
         latencies_us: Mapping[Target, float],
         deadline: Deadline = NO_DEADLINE,
         first: Target | None = None,
+        last: Collection[Target] = (),
     ) -> Comparisons:
         """The comparisons of a run before the first one.
 
@@ -68,9 +69,16 @@ class Comparisons:
             latencies_us: of the whole model on the targets that can run it.
             deadline: of the run.
             first: the target whose whole model is timed before the others, however late it is; else the fastest is.
+            last: targets that are timed after the others, since they can hardly be returned.
         """
-        in_order = sorted(latencies_us.items(), key=lambda item: (item[0] != first, item[1]))
-        singles = [TimedPlan(single_plan(model, t), f"single {t}", us) for t, us in in_order]
+
+        def rank(target: Target) -> tuple[bool, bool, float]:
+            return target != first, target in last, latencies_us[target]
+
+        singles = [
+            TimedPlan(single_plan(model, target), f"single {target}", latencies_us[target])
+            for target in sorted(latencies_us, key=rank)
+        ]
         return cls(
             model=model,
             specs=specs,

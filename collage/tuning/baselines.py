@@ -136,18 +136,21 @@ def propose_plans(baselines: Baselines) -> Budgeted:
     inspection = Inspection(baselines.model, run.listener, run.cancel)
     known = _with_common_forms(baselines, inspection)
     budget = _error_budget(known)
-    waits = budget is not None and not known.out_of_time and _whole_may_settle(known, budget)
+    leader = None if budget is None or known.out_of_time else sole_leader(known, budget)
+    too_far = leader if leader is not None and not _keeps_task(known, leader) else None
+    waits = leader is not None and too_far is None
     proposed = [] if budget is None or waits else budget.propose(known.error_limits.tolerances)
     if known.request.searches and not known.out_of_time:
         proposed += _variants(known, inspection)
-    return Budgeted(**vars(known), budget=budget, proposed=proposed, wholes_first=waits)
+    return Budgeted(
+        **vars(known), budget=budget, proposed=proposed, wholes_first=waits, too_far=too_far
+    )
 
 
-def _whole_may_settle(known: Baselines, budget: BudgetSearch) -> bool:
-    """Whether one target for the whole model leaves mixes nothing to gain, and keeps the task on the searched samples."""
-    leader = sole_leader(known, budget)
-    if leader is None or known.task is None:
-        return leader is not None
+def _keeps_task(known: Baselines, leader: Target) -> bool:
+    """Whether the whole model on a target keeps the task on the searched samples; True where there is no task."""
+    if known.task is None:
+        return True
     judge = TaskJudge(known.task, known.task.searched)
     with session_of(single_plan(known.model, leader), known.sub_models, known.sampling) as session:
         reason = judge.refusal(session)
@@ -234,6 +237,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         latencies_us=latencies_us,
         deadline=budgeted.deadline,
         first=_fallback(budgeted, latencies_us),
+        last=_erring_as_much(budgeted),
     )
     if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
         if budgeted.request.searches:
@@ -293,6 +297,14 @@ def time_baselines(budgeted: Budgeted) -> Timed:
     )
     observe(timed)
     return timed
+
+
+def _erring_as_much(known: Budgeted) -> frozenset[Target]:
+    """Targets whose whole model errs at least as much as the one that is too far off; that one is among them."""
+    errors = {t: row.error or 0.0 for t, row in known.single_targets.rows().items() if row}
+    if known.too_far not in errors:
+        return frozenset()
+    return frozenset(t for t, error in errors.items() if error >= errors[known.too_far])
 
 
 def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target | None:

@@ -118,3 +118,14 @@ def test_single_targets_measured_late_run_beside_the_leader() -> None:
     joined = comparisons.joined_late({THIRD: 3000.0})
     assert [entry.name for entry in joined.singles] == [f"single {t}" for t in (FIRST, SECOND, THIRD)]
     assert timer.comparisons[1:] == [{f"single {FIRST}", f"single {THIRD}"}]
+
+
+def test_a_target_that_can_hardly_be_returned_comes_last() -> None:
+    world, whole_us = World(24, 3), {FIRST: 1000.0, SECOND: 2000.0, THIRD: 3000.0}
+    timer = StatedTimer({})
+    comparisons = Comparisons.of(
+        world.model, SPECS, Constraints(), timer, whole_us, first=THIRD, last={FIRST}
+    )
+    assert [entry.name for entry in comparisons.singles] == [
+        f"single {target}" for target in (THIRD, SECOND, FIRST)
+    ]

@@ -1,4 +1,4 @@
-"""What writing the artifact is expected to take, by stated measurements."""
+"""What writing the artifact is expected to take, and which targets come late, by stated measurements."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from collage.partitioner.target import Target
 from collage.tuning import baselines
-from collage.tuning.baselines import _expected_s
+from collage.tuning.baselines import _erring_as_much, _expected_s
 
+_BF16, _BOTH = Target.parse("openvino -precision=bf16"), Target.parse("mnn -precision=int8")
 _PLAIN, _INT8 = Target.parse("onnxruntime"), Target.parse("onnxruntime -int8=dynamic")
 
 
@@ -54,3 +55,15 @@ def test_large_weights_take_time_to_copy_but_no_more_than_reading_did(
 
 def test_a_search_within_a_range_of_sizes_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _emit_s(monkeypatch, _PLAIN, is_part=True) == 0.0
+
+
+def test_what_errs_as_much_as_a_target_that_is_too_far_off_is_late() -> None:
+    rows = {_PLAIN: SimpleNamespace(error=1e-6), _INT8: SimpleNamespace(error=0.2)}
+    rows |= {_BF16: SimpleNamespace(error=0.01), _BOTH: SimpleNamespace(error=0.3)}
+    singles = SimpleNamespace(rows=lambda: {**rows, Target.parse("mnn"): None})
+
+    def late(too_far: Target | None) -> frozenset[Target]:
+        return _erring_as_much(cast(Any, SimpleNamespace(single_targets=singles, too_far=too_far)))
+
+    assert late(_INT8) == {_INT8, _BOTH}
+    assert late(None) == frozenset()

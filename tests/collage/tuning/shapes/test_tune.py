@@ -30,7 +30,7 @@ from collage.partitioner.target import Target
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
 from collage.tuning.result import left_out
 from collage.tuning.run import TuneRequest
-from collage.tuning.shapes.tune import _for_one, _found, _with_front
+from collage.tuning.shapes.tune import _for_one, _found, _is_late, _with_front
 from collage.tuning.stages import Refined
 from tests.collage.shapes import models as shape_models
 from tests.tuning import tuned
@@ -388,3 +388,25 @@ def test_the_front_is_sought_where_there_is_a_budget(options: dict[str, Any], ha
     request = TuneRequest(Path("m.onnx"), (), TuneOptions.from_json(options))
     assert _with_front(request, is_checked=False).options.pareto == has_front
     assert _with_front(request, is_checked=True).options.pareto
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "read_s", "reference_s", "preparation", "is_late"),
+    [
+        (30.0, 4.0, 1.0, None, False),
+        (30.0, 9.0, 2.0, None, True),
+        (30.0, 4.0, 3.0, None, True),
+        # Int8 is fitted at the size that counts most.
+        (30.0, 9.0, 2.0, "static int8", False),
+        (None, 900.0, 90.0, None, False),
+    ],
+)
+def test_a_slow_model_leaves_no_time_for_a_search_at_its_size(
+    limit_s: float | None, read_s: float, reference_s: float, preparation: Any, is_late: bool
+) -> None:
+    facts = [SimpleNamespace(preparation=None), SimpleNamespace(preparation=preparation)]
+    runner = SimpleNamespace(check=lambda targets: facts)
+    run = SimpleNamespace(clock=SimpleNamespace(total_s=read_s), runner=runner)
+    request = TuneRequest(Path("m.onnx"), (), TuneOptions(time_limit_s=limit_s))
+    sampling = SimpleNamespace(chosen_by=SimpleNamespace(seconds=reference_s))
+    assert _is_late(cast(Any, run), request, cast(Any, sampling)) == is_late

@@ -142,7 +142,8 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.timer.warnings(),
         *left_out(refined),
         *refined.run.runner.about_waiting(),
-        *refined.run.about_overrun(refined.emit_s),
+        # Of several sizes the whole run tells.
+        *([] if refined.request.is_part else refined.run.about_overrun(refined.emit_s)),
         *([refined.ended_early] if refined.ended_early else []),
         *(f"{target} was {reason}" for target, reason in refined.left_out.items()),
         *unmet(refined.objective),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,22 +15,12 @@ from typer.testing import CliRunner
 
 import collage
 from collage.artifact.artifact import read_report
-from collage.artifact.emit import TuneResult
 from collage.artifact.export import export, read_plan_file
 from collage.cli.app import app
 from collage.events import Event
-from collage.options import TuneOptions
-from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.metadata import metadata_of
-from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.errors import BadInputError, NoPlanError
-from collage.partitioner.graph.model import Model
-from collage.partitioner.target import Target
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
-from collage.tuning.result import left_out
-from collage.tuning.run import TuneRequest
-from collage.tuning.shapes.tune import _for_one, _found, _with_front
-from collage.tuning.stages import Refined
 from tests.collage.shapes import models as shape_models
 from tests.tuning import tuned
 
@@ -348,43 +337,3 @@ def test_a_limit_is_kept_for_many_sizes_and_the_artifact_is_right(
 
 def _ignore(timer: object, seconds: float) -> None:
     """For a property that is stated."""
-
-
-def test_a_search_at_one_shape_tells_the_limit_of_the_caller() -> None:
-    options = TuneOptions(time_limit_s=30.0)
-    for_one = _for_one(TuneRequest(Path("m.onnx"), (), options))
-    assert for_one.options.time_limit_s == pytest.approx(12.0)
-    timer = SimpleNamespace(skipped=["the search"])
-    refined = cast(Refined, SimpleNamespace(timer=timer, limit_s=12.0, request=for_one))
-    assert left_out(refined)[0].startswith("the time limit of 30 s left out: the search;")
-
-
-def test_plans_that_err_less_are_found_beside_the_fastest(tmp_path: Path) -> None:
-    """At other shapes the fastest may err too much; three that err less are enough."""
-    onnx.save(shape_models.chain(), tmp_path / "m.onnx")
-    model = Model.open(tmp_path / "m.onnx")
-
-    def plan(target: str) -> dict[str, Any]:
-        return json.loads(encode_plan(model, Plan((Candidate(model.index.all_nodes, Target(target)),))))
-
-    names = {
-        "onnxruntime": 1e-6,
-        "openvino": 2e-3,
-        "mnn": 3e-3,
-        "ncnn": 4e-3,
-        "torch": 9e-3,
-        "null": 2e-2,
-    }
-    front = [{"plan": plan(name), "max_relative_error": error} for name, error in names.items()]
-    report = {"front": front, "max_relative_error": 9e-3}
-    found = _found(model, TuneResult(Path(), report, plan("torch")))
-    assert [str(one.targets[0]) for one in found] == ["torch", "openvino", "mnn", "ncnn"]
-    found = _found(model, TuneResult(Path(), {**report, "front": None}, plan("torch")))
-    assert [str(one.targets[0]) for one in found] == ["torch"]
-
-
-@pytest.mark.parametrize(("options", "has_front"), [({}, False), ({"tolerance": 0.05}, True)])
-def test_the_front_is_sought_where_there_is_a_budget(options: dict[str, Any], has_front: bool) -> None:
-    request = TuneRequest(Path("m.onnx"), (), TuneOptions.from_json(options))
-    assert _with_front(request, is_checked=False).options.pareto == has_front
-    assert _with_front(request, is_checked=True).options.pareto

@@ -237,7 +237,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         latencies_us=latencies_us,
         deadline=budgeted.deadline,
         first=_fallback(budgeted, latencies_us),
-        last=_erring_as_much(budgeted),
+        last=_as_far_off(budgeted),
     )
     if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
         if budgeted.request.searches:
@@ -299,12 +299,15 @@ def time_baselines(budgeted: Budgeted) -> Timed:
     return timed
 
 
-def _erring_as_much(known: Budgeted) -> frozenset[Target]:
-    """Targets whose whole model errs at least as much as the one that is too far off; that one is among them."""
-    errors = {t: row.error or 0.0 for t, row in known.single_targets.rows().items() if row}
-    if known.too_far not in errors:
+def _as_far_off(known: Budgeted) -> frozenset[Target]:
+    """The target that is too far off, and those that reduce the same and more."""
+    far = known.too_far
+    if far is None:
         return frozenset()
-    return frozenset(t for t, error in errors.items() if error >= errors[known.too_far])
+    reduced = set(far.options)
+    return frozenset(
+        t for t in known.single_targets.rows() if t.backend == far.backend and reduced <= {*t.options}
+    )
 
 
 def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target | None:

@@ -9,9 +9,8 @@ import pytest
 
 from collage.partitioner.target import Target
 from collage.tuning import baselines
-from collage.tuning.baselines import _erring_as_much, _expected_s
+from collage.tuning.baselines import _as_far_off, _expected_s
 
-_BF16, _BOTH = Target.parse("openvino -precision=bf16"), Target.parse("mnn -precision=int8")
 _PLAIN, _INT8 = Target.parse("onnxruntime"), Target.parse("onnxruntime -int8=dynamic")
 
 
@@ -57,13 +56,14 @@ def test_a_search_within_a_range_of_sizes_writes_nothing(monkeypatch: pytest.Mon
     assert _emit_s(monkeypatch, _PLAIN, is_part=True) == 0.0
 
 
-def test_what_errs_as_much_as_a_target_that_is_too_far_off_is_late() -> None:
-    rows = {_PLAIN: SimpleNamespace(error=1e-6), _INT8: SimpleNamespace(error=0.2)}
-    rows |= {_BF16: SimpleNamespace(error=0.01), _BOTH: SimpleNamespace(error=0.3)}
-    singles = SimpleNamespace(rows=lambda: {**rows, Target.parse("mnn"): None})
+def test_a_target_that_is_too_far_off_is_late_with_what_reduces_more() -> None:
+    texts = ("openvino", "openvino -precision=bf16", "openvino -quant=static_int8", "mnn")
+    targets = [Target.parse(text) for text in texts]
+    both = Target.parse("openvino -precision=bf16 -quant=static_int8")
+    singles = SimpleNamespace(rows=lambda: dict.fromkeys([*targets, both]))
 
     def late(too_far: Target | None) -> frozenset[Target]:
-        return _erring_as_much(cast(Any, SimpleNamespace(single_targets=singles, too_far=too_far)))
+        return _as_far_off(cast(Any, SimpleNamespace(single_targets=singles, too_far=too_far)))
 
-    assert late(_INT8) == {_INT8, _BOTH}
+    assert late(targets[2]) == {targets[2], both}
     assert late(None) == frozenset()

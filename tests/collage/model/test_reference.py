@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 import collage.deadline
-from collage.model.reference import Reference, ingest, made_in_child
+from collage.model.reference import _MANY, Reference, ingest, made_in_child
 from collage.partitioner.errors import OutOfTimeError
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from tests.tuning import tuned
@@ -62,6 +62,18 @@ def test_the_reference_ends_when_the_time_is_up_and_says_so(tmp_path: Path) -> N
         OutOfTimeError, match=r"reference values of 3 samples was not done after.*--time-limit"
     ):
         reference.values(["y"])
+
+
+def test_each_of_many_samples_has_its_own_values_in_order(tmp_path: Path) -> None:
+    """Several are computed at once."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        m (float[4] x) => (float[4] y) { e = Exp(x) y = Neg(e) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    model, _ = ingest(tmp_path / "m.onnx", tmp_path)
+    samples = [{"x": np.full(4, i / 100, np.float32)} for i in range(3 * _MANY)]
+    values = Reference(model, samples, tmp_path / "values", keep_all=False).values(["y"])
+    made = np.array([value["y"] for value in values])
+    np.testing.assert_allclose(made, -np.exp([sample["x"] for sample in samples]), rtol=1e-6)
 
 
 def test_values_that_come_after_the_first_are_not_cut_short(

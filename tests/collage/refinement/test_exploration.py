@@ -49,6 +49,19 @@ def test_blocks_of_a_target_that_refuses_a_node_run_too() -> None:
     assert f"{TARGETS[2]} in blocks" in timer.comparisons[1]
 
 
+@pytest.mark.parametrize(("reduced_us", "laid_out"), [(450.0, False), (800.0, True)])
+def test_exact_targets_far_behind_a_reduced_one_are_not_laid_out(
+    reduced_us: float, laid_out: bool
+) -> None:
+    timer, world = StatedTimer({f"single {TARGETS[2]}": (reduced_us,)}), World(24, 3)
+    us = dict(zip(TARGETS, (1000.0, 1000.0, reduced_us), strict=True))
+    comparisons = Comparisons.of(world.model, [], Constraints(), timer, us)
+    comparisons.open(())
+    exact_us = {target: us[target] for target in TARGETS[:2]}
+    lay_out(comparisons, world.candidates, world.estimates(()), exact_us)
+    assert (len(timer.comparisons) == 2) is laid_out
+
+
 def test_a_target_alone_is_not_laid_out() -> None:
     timer = StatedTimer({})
     world = World(24, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -52,6 +52,8 @@ _CONFIRMING, _LEAST_PLANS = 1.5, 2
 CHECKING_PLANS = 4
 # A target further behind will not be confirmed or written.
 _NEAR = 2.0
+# So many whole models are asked whether they keep the task, each so many times as fast as the fastest exact one.
+_MOST_ASKED, _WORTH_ASKING = 3, 1.1
 # Writing an artifact takes so long, and compiling, and so many calls to verify it.
 _EMIT_S, _EMIT_CALLS = 2.0, 5
 # It copies the weights, at least so fast, or as fast as reading the model did.
@@ -137,8 +139,8 @@ def propose_plans(baselines: Baselines) -> Budgeted:
     known = _with_common_forms(baselines, inspection)
     budget = _error_budget(known)
     leader = None if budget is None or known.out_of_time else sole_leader(known, budget)
-    too_far = leader if leader is not None and not _keeps_task(known, leader) else None
-    waits = leader is not None and too_far is None
+    keeper, too_far = (None, frozenset()) if leader is None else _keeper(known, leader)
+    waits = keeper is not None
     proposed = [] if budget is None or waits else budget.propose(known.error_limits.tolerances)
     if known.request.searches and not known.out_of_time:
         proposed += _variants(known, inspection)
@@ -147,10 +149,36 @@ def propose_plans(baselines: Baselines) -> Budgeted:
     )
 
 
-def _keeps_task(known: Baselines, leader: Target) -> bool:
-    """Whether the whole model on a target keeps the task on the searched samples; True where there is no task."""
+def _keeper(known: Baselines, leader: Target) -> tuple[Target | None, frozenset[Target]]:
+    """The fastest target whose whole model keeps the task on the searched samples, and those that are too far off.
+
+    The leader is asked first, and few after it. Where there is no task, the leader is the one.
+    """
     if known.task is None:
-        return True
+        return leader, frozenset()
+    alone_us = known.single_targets.latencies_us()
+    exact_us = min(known.exact_us(alone_us).values(), default=math.inf)
+    far: frozenset[Target] = frozenset()
+    for _ in range(_MOST_ASKED):
+        left = [t for t, us in alone_us.items() if t not in far and us * _WORTH_ASKING <= exact_us]
+        target = leader if not far else min(left, key=alone_us.__getitem__, default=None)
+        if target is None or known.out_of_time:
+            break
+        if _keeps_task(known, target):
+            return target, far
+        far |= _as_far_off(target, alone_us)
+    return None, far
+
+
+def _as_far_off(far: Target, targets: Iterable[Target]) -> frozenset[Target]:
+    """The target that is too far off, and those that reduce the same and more."""
+    reduced = {*far.options}
+    return frozenset(t for t in targets if t.backend == far.backend and reduced <= {*t.options})
+
+
+def _keeps_task(known: Baselines, leader: Target) -> bool:
+    """Whether the whole model on a target keeps the task on the searched samples."""
+    assert known.task is not None
     judge = TaskJudge(known.task, known.task.searched)
     with session_of(single_plan(known.model, leader), known.sub_models, known.sampling) as session:
         reason = judge.refusal(session)
@@ -237,7 +265,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         latencies_us=latencies_us,
         deadline=budgeted.deadline,
         first=_fallback(budgeted, latencies_us),
-        last=_as_far_off(budgeted),
+        last=budgeted.too_far,
     )
     if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
         if budgeted.request.searches:
@@ -271,7 +299,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
             judge = Evaluation(proof, timer, joined.sub_models, joined.sampling)
             proven = leader if judge.passes(leader) else None
             ended_early = ended_early if proven is not None else None
-        if ended_early is None and budget is not None and budgeted.wholes_first:
+        if ended_early is None and budget is not None and budgeted.wholes_first and comparisons.fits(2):
             comparisons.add(budget.propose(budgeted.error_limits.tolerances), correct)
             _screen_by_task(budgeted, timer)
         blocks: Sequence[Candidate] = ()
@@ -297,17 +325,6 @@ def time_baselines(budgeted: Budgeted) -> Timed:
     )
     observe(timed)
     return timed
-
-
-def _as_far_off(known: Budgeted) -> frozenset[Target]:
-    """The target that is too far off, and those that reduce the same and more."""
-    far = known.too_far
-    if far is None:
-        return frozenset()
-    reduced = set(far.options)
-    return frozenset(
-        t for t in known.single_targets.rows() if t.backend == far.backend and reduced <= {*t.options}
-    )
 
 
 def _fallback(known: Budgeted, latencies_us: Mapping[Target, float]) -> Target | None:

@@ -173,13 +173,13 @@ class Budgeted(Baselines):
         budget: finds mixes within the tolerance; None where there is no room for any.
         proposed: plans to time before the search.
         wholes_first: no mixes are proposed yet, since a whole model may leave them nothing to gain.
-        too_far: the target whose whole model does not keep the task on the searched samples; None where none was tried.
+        too_far: targets whose whole models do not keep the task on the searched samples, as far as they were asked.
     """
 
     budget: BudgetSearch | None
     proposed: Sequence[TimedPlan]
     wholes_first: bool = False
-    too_far: Target | None = None
+    too_far: frozenset[Target] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

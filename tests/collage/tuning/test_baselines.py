@@ -9,7 +9,7 @@ import pytest
 
 from collage.partitioner.target import Target
 from collage.tuning import baselines
-from collage.tuning.baselines import _as_far_off, _expected_s
+from collage.tuning.baselines import _as_far_off, _expected_s, _keeper
 
 _PLAIN, _INT8 = Target.parse("onnxruntime"), Target.parse("onnxruntime -int8=dynamic")
 
@@ -60,10 +60,29 @@ def test_a_target_that_is_too_far_off_is_late_with_what_reduces_more() -> None:
     texts = ("openvino", "openvino -precision=bf16", "openvino -quant=static_int8", "mnn")
     targets = [Target.parse(text) for text in texts]
     both = Target.parse("openvino -precision=bf16 -quant=static_int8")
-    singles = SimpleNamespace(rows=lambda: dict.fromkeys([*targets, both]))
+    assert _as_far_off(targets[2], [*targets, both]) == {targets[2], both}
 
-    def late(too_far: Target | None) -> frozenset[Target]:
-        return _as_far_off(cast(Any, SimpleNamespace(single_targets=singles, too_far=too_far)))
 
-    assert late(targets[2]) == {targets[2], both}
-    assert late(None) == frozenset()
+@pytest.mark.parametrize(
+    ("keeping", "keeper", "far"),
+    [
+        (["openvino -quant=static_int8"], "openvino -quant=static_int8", 0),
+        (["openvino -precision=bf16"], "openvino -precision=bf16", 1),
+        (["mnn"], None, 2),
+    ],
+)
+def test_the_fastest_whole_model_that_keeps_the_task_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, keeping: list[str], keeper: str | None, far: int
+) -> None:
+    alone_us = {"openvino": 20.0, "mnn": 30.0, "openvino -precision=bf16": 12.0}
+    alone_us |= {"openvino -quant=static_int8": 10.0}
+    latencies_us = {Target.parse(text): us for text, us in alone_us.items()}
+    known: Any = SimpleNamespace(
+        task="it is stated",
+        out_of_time=False,
+        single_targets=SimpleNamespace(latencies_us=lambda: latencies_us),
+        exact_us=lambda us: {t: us[t] for t in us if not t.options},
+    )
+    monkeypatch.setattr(baselines, "_keeps_task", lambda _, target: str(target) in keeping)
+    found, too_far = _keeper(known, Target.parse("openvino -quant=static_int8"))
+    assert (None if found is None else str(found), len(too_far)) == (keeper, far)

@@ -231,8 +231,8 @@ def read_shapes(
     until_s = run.clock.begin_s + share_s + _READING_S
     main = main_shape(space.shapes)
     needed = needed_shapes(space.shapes)
-    own = [i for i, shape in enumerate(space.shapes) if given.own(shape.sizes)]
-    order = list(dict.fromkeys((*sorted(needed), *own, *in_order(space.shapes))))
+    sampled = [i for i, shape in enumerate(space.shapes) if given.own(shape.sizes)]
+    order = list(dict.fromkeys((*sorted(needed), *sampled, *in_order(space.shapes))))
     found: dict[int, SampledShape] = {}
     latest_s = 0.0
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:

@@ -124,3 +124,16 @@ def turn_weights(model: ir.Model) -> None:
         turned = np.ascontiguousarray(weight.const_value.numpy().T)
         node.replace_input_with(1, constant_value(model.graph, name, turned))
         node.attributes["transB"] = ir.AttrInt64("transB", 0)
+
+
+def own_biases(model: ir.Model) -> None:
+    """Give each convolution and product that shares its bias a copy of it.
+
+    The quantizer copies it under its name and a number, which may be the name of another value.
+    """
+    for node in model.graph:
+        bias = node.inputs[2] if node.op_type in ("Conv", "Gemm") and len(node.inputs) > 2 else None
+        if bias is None or bias.const_value is None or len(bias.uses()) < 2:
+            continue
+        name = f"{bias.name}/of {node.name}"
+        node.replace_input_with(2, constant_value(model.graph, name, bias.const_value.numpy()))

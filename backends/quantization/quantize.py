@@ -12,6 +12,7 @@ Traps, each with a test:
   (docs/results/int8.md).
 * The quantizer transposes a Gemm's weight in place under its old shape, and twice where two Gemms share
   it: so it is transposed here, into a weight of its own.
+* The quantizer gives copies of a shared bias names that other values may have: so they are copied here.
 * Without VNNI a pair of products may exceed the 16 bits of their sum: weights get 7 bits there.
 * Batch normalization between a convolution and its activation ends the integer kernel: it is folded
   into the weights first.
@@ -36,6 +37,7 @@ from collage.backends.quantization.float_model import (
     fold_normalization,
     loaded,
     move_strides,
+    own_biases,
     tidy,
     turn_weights,
     with_hard_swishes,
@@ -263,6 +265,7 @@ def _readable(model: ir.Model, kind: str | None, kernels: Kernels) -> ir.Model:
     if kind != STATIC:
         return model
     add_by_pairs(model)
+    own_biases(model)
     if kernels.float_results:
         model = with_hard_swishes(model)
     if not kernels.strides:

@@ -188,6 +188,23 @@ def test_a_weight_that_two_gemms_share_is_not_turned_twice(tmp_path: Path) -> No
     assert error_of(quantized(model, DYNAMIC, tmp_path), model) < 0.05
 
 
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
+def test_copies_of_a_shared_bias_have_names_of_their_own(target: str, tmp_path: Path) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 17]>
+    g (float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) {
+       [one] b1 = Conv(x, w, b)
+       [two] b2 = Conv(b1, w, b)
+       [three] b3 = Conv(b2, w, b)
+       [sum] y = Add(b1, b3)
+    }
+    """
+    weights = {"w": matrix(8, 8).reshape(8, 8, 1, 1), "b": np.linspace(-1, 1, 8)}
+    model = model_of(text, weights, tmp_path)
+    static = Target.parse(f"{target} -quant=static_int8")
+    assert error_of(quantized(model, static, tmp_path), model) < 0.3
+
+
 def test_convolutions_stay_float_when_scaled_as_they_run(tmp_path: Path) -> None:
     model = convs(tmp_path)
     index = GraphIndex.from_ir(ir.load(model.path))

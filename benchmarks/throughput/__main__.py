@@ -92,6 +92,8 @@ def _measured(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             dims=built.dims,
             objective="throughput",
             time_limit_s=settings["time_limit_s"],
+            # A tuning that is known from before is not measured again.
+            database=f"sqlite:///{folder / 'costs.db'}",
         )
         tuned = artifact.plan.get("instances", {})
         # So many that calls of several requests can be full.

@@ -31,7 +31,8 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.shapes.sample_shapes import sample_files
 
-_SCHEME = "collage-tuning-1"
+# Raised where a tuning chooses by other rules: what was chosen before is not reused.
+_SCHEME = "collage-tuning-2"
 # The first are part of the model by now, the others say how to tune, not what.
 _NO_PART = {
     *("dims", "shapes", "plan", "memory_limit_mib", "pad_masks"),

@@ -111,7 +111,7 @@ def _name(kind: str, kernels: Kernels, method: str, smoothed: bool) -> str:
     if kind in BITS:
         return f"{name}, blocks of {BLOCKS[kind]}{', errors fed back' if kind in CALIBRATED else ''}"
     if kind == STATIC:
-        name += f", ranges of {RANGE_BITS} bits, biases corrected, sums of two added"
+        name += f", ranges of {RANGE_BITS} bits, biases corrected, sums of two added, own biases"
         name += (
             ", float results, pools on integers, constants added in float, swishes fused"
             if kernels.float_results

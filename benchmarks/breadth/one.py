@@ -36,7 +36,7 @@ def main() -> None:
             limits=ChildLimits(timeout_s=120),
         )
     except ChildFailed as failure:
-        plain = f"refuses: {failure.reason}"[:300]
+        plain = f"refuses: {failure.reason.replace(str(path), path.name)}"[:300]
     print(json.dumps({"onnxruntime": plain, **tuned(request)}))
 
 

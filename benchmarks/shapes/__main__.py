@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from benchmarks.shapes.cases import CASES
+from benchmarks.shapes.cases import CASES, check_names
 from benchmarks.support.results import geomean, here
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
@@ -41,9 +41,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--output", type=Path, help="where the rows go as JSON")
     given = parser.parse_args()
-    unknown = sorted(set(given.models) - set(CASES))
-    if unknown:
-        parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(CASES)}")
+    check_names(parser, given.models)
     rows = {}
     for name in given.models or CASES:
         rows[name] = measure(name, given.requests, given.time_limit)

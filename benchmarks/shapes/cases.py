@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,3 +155,10 @@ CASES: Mapping[str, Case] = {
     "yolo_v8n": Case(_detector, {}, "side", 320, 640, 448.0, 0.25, step=32),
     "piper": Case(_voice, {"batch_size": 1}, "phonemes", 10, 200, 60.0, 0.6, inputs=_phonemes),
 }
+
+
+def check_names(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """End the program with what there is, where a name is no case."""
+    unknown = sorted(set(names) - set(CASES))
+    if unknown:
+        parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(CASES)}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from benchmarks.shapes.cases import CASES, Case
+from benchmarks.shapes.cases import CASES, Case, check_names
 from benchmarks.support.results import geomean, here
 
 _TARGETS = ("onnxruntime", "openvino", "mnn")
@@ -36,9 +36,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, help="seconds of each tuning [none]")
     parser.add_argument("--output", type=Path, help="where the rows go as JSON")
     given = parser.parse_args()
-    unknown = sorted(set(given.models) - set(CASES))
-    if unknown:
-        parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(CASES)}")
+    check_names(parser, given.models)
     rows = {}
     for name in given.models or _MODELS:
         rows[name] = measure(CASES[name], given.repeats, given.time_limit)

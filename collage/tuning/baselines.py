@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from collage.accuracy.budget_search import BudgetSearch
-from collage.accuracy.evaluation import Evaluation, session_of
+from collage.accuracy.evaluation import Evaluation
 from collage.accuracy.target_choice import MUCH_SLOWER, choose_targets
 from collage.accuracy.task import TaskJudge, TaskProof
 from collage.accuracy.task_errors import search_task
@@ -31,12 +31,11 @@ from collage.refinement.target_variants import (
     worth_mixing,
 )
 from collage.search.corrections import Corrections
-from collage.search.fixed_plans import single_plan
 from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import expected_plan_s, without_plans
 from collage.timing.timed_plan import TimedPlan
-from collage.tuning.early_end import early_end, sole_leader
+from collage.tuning.early_end import early_end, keeping_task, sole_leader
 from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
@@ -52,8 +51,8 @@ _CONFIRMING, _LEAST_PLANS = 1.5, 2
 CHECKING_PLANS = 4
 # A target further behind will not be confirmed or written.
 _NEAR = 2.0
-# So many whole models are asked whether they keep the task, each so many times as fast as the fastest exact one.
-_MOST_ASKED, _WORTH_ASKING = 3, 1.1
+# A mix is timed beside the best so far.
+_FEWEST_MIXED = 2
 # Writing an artifact takes so long, and compiling, and so many calls to verify it.
 _EMIT_S, _EMIT_CALLS = 2.0, 5
 # It copies the weights, at least so fast, or as fast as reading the model did.
@@ -139,52 +138,13 @@ def propose_plans(baselines: Baselines) -> Budgeted:
     known = _with_common_forms(baselines, inspection)
     budget = _error_budget(known)
     leader = None if budget is None or known.out_of_time else sole_leader(known, budget)
-    keeper, too_far = (None, frozenset()) if leader is None else _keeper(known, leader)
-    waits = keeper is not None
-    proposed = [] if budget is None or waits else budget.propose(known.error_limits.tolerances)
+    keeping, too_far = (None, frozenset()) if leader is None else keeping_task(known, leader)
+    proposed = []
+    if budget is not None and keeping is None:
+        proposed += budget.propose(known.error_limits.tolerances)
     if known.request.searches and not known.out_of_time:
         proposed += _variants(known, inspection)
-    return Budgeted(
-        **vars(known), budget=budget, proposed=proposed, wholes_first=waits, too_far=too_far
-    )
-
-
-def _keeper(known: Baselines, leader: Target) -> tuple[Target | None, frozenset[Target]]:
-    """The fastest target whose whole model keeps the task on the searched samples, and those that are too far off.
-
-    The leader is asked first, and few after it. Where there is no task, the leader is the one.
-    """
-    if known.task is None:
-        return leader, frozenset()
-    alone_us = known.single_targets.latencies_us()
-    exact_us = min(known.exact_us(alone_us).values(), default=math.inf)
-    far: frozenset[Target] = frozenset()
-    for _ in range(_MOST_ASKED):
-        left = [t for t, us in alone_us.items() if t not in far and us * _WORTH_ASKING <= exact_us]
-        target = leader if not far else min(left, key=alone_us.__getitem__, default=None)
-        if target is None or known.out_of_time:
-            break
-        if _keeps_task(known, target):
-            return target, far
-        far |= _as_far_off(target, alone_us)
-    return None, far
-
-
-def _as_far_off(far: Target, targets: Iterable[Target]) -> frozenset[Target]:
-    """The target that is too far off, and those that reduce the same and more."""
-    reduced = {*far.options}
-    return frozenset(t for t in targets if t.backend == far.backend and reduced <= {*t.options})
-
-
-def _keeps_task(known: Baselines, leader: Target) -> bool:
-    """Whether the whole model on a target keeps the task on the searched samples."""
-    assert known.task is not None
-    judge = TaskJudge(known.task, known.task.searched)
-    with session_of(single_plan(known.model, leader), known.sub_models, known.sampling) as session:
-        reason = judge.refusal(session)
-    if reason is not None:
-        known.run.listener(Event("accuracy", f"{leader} alone is too far off: {reason}"))
-    return reason is None
+    return Budgeted(**vars(known), budget=budget, proposed=proposed, keeping=keeping, too_far=too_far)
 
 
 def _with_common_forms(known: Baselines, inspection: Inspection) -> Baselines:
@@ -299,9 +259,12 @@ def time_baselines(budgeted: Budgeted) -> Timed:
             judge = Evaluation(proof, timer, joined.sub_models, joined.sampling)
             proven = leader if judge.passes(leader) else None
             ended_early = ended_early if proven is not None else None
-        if ended_early is None and budget is not None and budgeted.wholes_first and comparisons.fits(2):
-            comparisons.add(budget.propose(budgeted.error_limits.tolerances), correct)
-            _screen_by_task(budgeted, timer)
+        if ended_early is None and budget is not None and budgeted.keeping is not None:
+            if comparisons.fits(_FEWEST_MIXED):
+                comparisons.add(budget.propose(budgeted.error_limits.tolerances), correct)
+                _screen_by_task(budgeted, timer)
+            else:
+                timer.skip("mixes within the budget")
         blocks: Sequence[Candidate] = ()
         wholes = [e for e in comparisons.standings.entries if len(e.plan.partitions) == 1]
         if ended_early is not None:
@@ -358,7 +321,11 @@ def _screen_by_task(budgeted: Budgeted, timer: PlanTimer) -> None:
         return
     judge = TaskJudge(budgeted.task, budgeted.task.searched)
     check = Evaluation(judge, timer, budgeted.sub_models, budgeted.sampling)
-    check.passing(timer.standings.winner())
+    winner = timer.standings.winner()
+    if [part.target for part in winner.plan.partitions] != [
+        budgeted.keeping
+    ]:  # that one was asked before
+        check.passing(winner)
 
 
 def _timer(budgeted: Budgeted) -> PlanTimer:

@@ -8,19 +8,26 @@ search would not measure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 from collage.accuracy.budget_search import BudgetSearch
+from collage.accuracy.evaluation import session_of
+from collage.accuracy.task import TaskJudge
+from collage.events import Event
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.confirmation import DISTURBED_BEHIND
 from collage.search.corrections import Corrections
+from collage.search.fixed_plans import single_plan
 from collage.search.lazy_search import LazySearch
 from collage.timing.request import NO_TIME
 from collage.tuning.stages import Baselines, Budgeted
 
 # The other runtimes take at least so many times as long, and no mix promises to save more than such a share.
 _FAR_AHEAD, _WORTH_SEARCHING = 1.5, 0.02
+# So many whole models are asked whether they keep the task, each so many times as fast as the fastest exact one.
+_MOST_ASKED, _WORTH_ASKING = 3, 1.1
 
 
 def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str | None:
@@ -68,6 +75,44 @@ def sole_leader(known: Baselines, budget: BudgetSearch) -> Target | None:
         return None
     reason = reason_to_mix_nothing(leader, alone_us[leader], budget.promised_us())
     return None if reason is None else leader
+
+
+def keeping_task(known: Baselines, leader: Target) -> tuple[Target | None, frozenset[Target]]:
+    """The fastest target whose whole model keeps the task on the searched samples, and those that are too far off.
+
+    The leader is asked first, and few after it. Where there is no task, the leader is the one.
+    """
+    if known.task is None:
+        return leader, frozenset()
+    alone_us = known.single_targets.latencies_us()
+    exact_us = min(known.exact_us(alone_us).values(), default=math.inf)
+    far: frozenset[Target] = frozenset()
+    for _ in range(_MOST_ASKED):
+        left = [t for t, us in alone_us.items() if t not in far and us * _WORTH_ASKING <= exact_us]
+        target = leader if not far else min(left, key=alone_us.__getitem__, default=None)
+        if target is None or known.out_of_time:
+            break
+        if _keeps_task(known, target):
+            return target, far
+        far |= as_far_off(target, alone_us)
+    return None, far
+
+
+def as_far_off(far: Target, targets: Iterable[Target]) -> frozenset[Target]:
+    """The target that is too far off, and those that reduce the same and more."""
+    reduced = {*far.options}
+    return frozenset(t for t in targets if t.backend == far.backend and reduced <= {*t.options})
+
+
+def _keeps_task(known: Baselines, leader: Target) -> bool:
+    """Whether the whole model on a target keeps the task on the searched samples."""
+    assert known.task is not None
+    judge = TaskJudge(known.task, known.task.searched)
+    with session_of(single_plan(known.model, leader), known.sub_models, known.sampling) as session:
+        reason = judge.refusal(session)
+    if reason is not None:
+        known.run.listener(Event("accuracy", f"{leader} alone is too far off: {reason}"))
+    return reason is None
 
 
 def reason_to_mix_nothing(leader: Target, leader_us: float, promise_us: float) -> str | None:

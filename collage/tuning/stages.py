@@ -172,13 +172,14 @@ class Budgeted(Baselines):
     Args:
         budget: finds mixes within the tolerance; None where there is no room for any.
         proposed: plans to time before the search.
-        wholes_first: no mixes are proposed yet, since a whole model may leave them nothing to gain.
+        keeping: the target whose whole model keeps the task on the searched samples, or needs not; no mixes are proposed
+            yet, since it may leave them nothing to gain. None where there is no such target.
         too_far: targets whose whole models do not keep the task on the searched samples, as far as they were asked.
     """
 
     budget: BudgetSearch | None
     proposed: Sequence[TimedPlan]
-    wholes_first: bool = False
+    keeping: Target | None = None
     too_far: frozenset[Target] = frozenset()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -31,6 +32,11 @@ from tests.backends.measurement.test_measure import faulty
 from tests.collage.timing.test_child import comparison
 
 __all__ = ["comparison", "faulty"]  # fixtures
+
+
+def _timed(request: TimingRequest, run: Callable[..., list[PlanTiming]]) -> list[PlanTiming]:
+    """Timings by a child that is stated; the real one answers with what its function returns."""
+    return time_plans(request, run=cast(Any, run))
 
 
 @pytest.mark.slow
@@ -65,7 +71,7 @@ def test_needed_plan_is_built_however_long_that_takes(comparison: TimingRequest)
             raise ChildFailed("hang", "nothing was heard")
         return [PlanTiming((1.0,))] * len(request.plans)
 
-    found = time_plans(replace(comparison, silence_s=4.0), run=run)  # type: ignore[arg-type]
+    found = _timed(replace(comparison, silence_s=4.0), run)
     assert given_s == [4.0, LONGEST_S]
     assert not any(timing.failure for timing in found)
 
@@ -84,7 +90,7 @@ def test_what_was_refused_before_a_crash_stays_refused(comparison: TimingRequest
         return [PlanTiming((1.0,)), *([PlanTiming(failure=NO_TIME)] * 2)]
 
     request = replace(comparison, plans=(comparison.plans[0],) * 3)
-    found = time_plans(request, run=run)  # type: ignore[arg-type]
+    found = _timed(request, run)
     assert skipped == [[], [1, 2]]
     assert [timing.failure for timing in found] == [None, refusal.failure, "crash: signal 11"]
 
@@ -120,7 +126,7 @@ def test_a_crash_counts_at_all_sizes(comparison: TimingRequest, kind: Any, is_fi
             raise ChildFailed(kind, "it is stated")
         return [PlanTiming((1.0,))] * len(request.plans)
 
-    first, second, _ = time_plans(comparison, run=run)  # type: ignore[arg-type]
+    first, second, _ = _timed(comparison, run)
     assert (first.failure, first.is_final) == (None, False)
     assert (second.failure, second.is_final) == (f"{kind}: it is stated", is_final)
 

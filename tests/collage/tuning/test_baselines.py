@@ -1,4 +1,4 @@
-"""What writing the artifact is expected to take, and which targets come late, by stated measurements."""
+"""What writing the artifact is expected to take, by stated measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from collage.partitioner.target import Target
 from collage.tuning import baselines
-from collage.tuning.baselines import _as_far_off, _expected_s, _keeper
+from collage.tuning.baselines import _expected_s
 
 _PLAIN, _INT8 = Target.parse("onnxruntime"), Target.parse("onnxruntime -int8=dynamic")
 
@@ -54,35 +54,3 @@ def test_large_weights_take_time_to_copy_but_no_more_than_reading_did(
 
 def test_a_search_within_a_range_of_sizes_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _emit_s(monkeypatch, _PLAIN, is_part=True) == 0.0
-
-
-def test_a_target_that_is_too_far_off_is_late_with_what_reduces_more() -> None:
-    texts = ("openvino", "openvino -precision=bf16", "openvino -quant=static_int8", "mnn")
-    targets = [Target.parse(text) for text in texts]
-    both = Target.parse("openvino -precision=bf16 -quant=static_int8")
-    assert _as_far_off(targets[2], [*targets, both]) == {targets[2], both}
-
-
-@pytest.mark.parametrize(
-    ("keeping", "keeper", "far"),
-    [
-        (["openvino -quant=static_int8"], "openvino -quant=static_int8", 0),
-        (["openvino -precision=bf16"], "openvino -precision=bf16", 1),
-        (["mnn"], None, 2),
-    ],
-)
-def test_the_fastest_whole_model_that_keeps_the_task_is_looked_for(
-    monkeypatch: pytest.MonkeyPatch, keeping: list[str], keeper: str | None, far: int
-) -> None:
-    alone_us = {"openvino": 20.0, "mnn": 30.0, "openvino -precision=bf16": 12.0}
-    alone_us |= {"openvino -quant=static_int8": 10.0}
-    latencies_us = {Target.parse(text): us for text, us in alone_us.items()}
-    known: Any = SimpleNamespace(
-        task="it is stated",
-        out_of_time=False,
-        single_targets=SimpleNamespace(latencies_us=lambda: latencies_us),
-        exact_us=lambda us: {t: us[t] for t in us if not t.options},
-    )
-    monkeypatch.setattr(baselines, "_keeps_task", lambda _, target: str(target) in keeping)
-    found, too_far = _keeper(known, Target.parse("openvino -quant=static_int8"))
-    assert (None if found is None else str(found), len(too_far)) == (keeper, far)

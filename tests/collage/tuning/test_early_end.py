@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,14 @@ from collage.learning.advice import NO_ADVICE
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.timing.request import NO_TIME, PlanTiming
-from collage.tuning.early_end import early_end, reason_to_end, reason_to_mix_nothing, sole_leader
+from collage.tuning.early_end import (
+    as_far_off,
+    early_end,
+    keeping_task,
+    reason_to_end,
+    reason_to_mix_nothing,
+    sole_leader,
+)
 from collage.tuning.stages import Budgeted
 from tests.collage.refinement.stated_timers import StatedTimer
 from tests.collage.stated_world import FREE, INFINITE, TARGETS, StatedCosts, World
@@ -152,3 +159,37 @@ def test_a_lead_in_disturbed_rounds_does_not_end_the_search() -> None:
 @pytest.mark.parametrize(("alone_us", "ends"), [(1200.0, False), (2000.0, True)])
 def test_a_target_not_compiled_in_time_counts_as_it_was_measured(alone_us: float, ends: bool) -> None:
     assert (_reason((1000.0, 1600.0, 1000.0), left_out_us=alone_us) is not None) is ends
+
+
+def test_a_target_that_is_too_far_off_is_late_with_what_reduces_more() -> None:
+    texts = ("openvino", "openvino -precision=bf16", "openvino -quant=static_int8", "mnn")
+    targets = [Target.parse(text) for text in texts]
+    both = Target.parse("openvino -precision=bf16 -quant=static_int8")
+    assert as_far_off(targets[2], [*targets, both]) == {targets[2], both}
+
+
+@pytest.mark.parametrize(
+    ("keeping", "fastest", "far"),
+    [
+        (["openvino -quant=static_int8"], "openvino -quant=static_int8", 0),
+        (["openvino -precision=bf16"], "openvino -precision=bf16", 1),
+        (["mnn"], None, 2),
+    ],
+)
+def test_the_fastest_whole_model_that_keeps_the_task_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, keeping: list[str], fastest: str | None, far: int
+) -> None:
+    alone_us = {"openvino": 20.0, "mnn": 30.0, "openvino -precision=bf16": 12.0}
+    alone_us |= {"openvino -quant=static_int8": 10.0}
+    latencies_us = {Target.parse(text): us for text, us in alone_us.items()}
+    known: Any = SimpleNamespace(
+        task="it is stated",
+        out_of_time=False,
+        single_targets=SimpleNamespace(latencies_us=lambda: latencies_us),
+        exact_us=lambda us: {t: us[t] for t in us if not t.options},
+    )
+    monkeypatch.setattr(
+        "collage.tuning.early_end._keeps_task", lambda _, target: str(target) in keeping
+    )
+    found, too_far = keeping_task(known, Target.parse("openvino -quant=static_int8"))
+    assert (None if found is None else str(found), len(too_far)) == (fastest, far)
